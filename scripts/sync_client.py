@@ -90,7 +90,6 @@ PAIRS = (
     Pair(
         "Database",
         (
-            ("table_operations.py", "TableOperations"),
             ("schema_changes.py", "SchemaOperations"),
             ("database.py", "AsyncDatabase"),
         ),

@@ -114,6 +114,12 @@ class Processes:
             for index in range(len(self.addresses)):
                 await self._report(dialer, index, lambda report: report.node.node_id > 0)
 
+    async def make_whole(self) -> None:
+        """`make`, and wait until every node is live and has every range: from then on any one of them may be lost."""
+        await self.make()
+        await self.wait_live()
+        await self.wait_replicated()
+
     async def wait_live(self) -> None:
         """Wait until every node knows every node to be live."""
         count = len(self.addresses)

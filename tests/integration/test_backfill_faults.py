@@ -126,9 +126,7 @@ async def filled(path: Path) -> AsyncIterator[Fill]:
     async with AsyncExitStack() as stack:
         cluster = Processes(path, nodes=NODES, log_url=f"sqlite://{path}/log.db", settings=SETTINGS)
         await stack.enter_async_context(cluster)
-        await cluster.make()
-        await cluster.wait_live()
-        await cluster.wait_replicated()
+        await cluster.make_whole()
         sessions = [
             await stack.enter_async_context(slackwater.aconnect(f"slackwater://{address}", timeout=WAIT_S))
             for address in cluster.addresses

@@ -61,9 +61,7 @@ def _played(tmp_path: Path, story: Callable[[Processes], None], **settings: floa
     async def main() -> None:
         cluster = Processes(tmp_path, nodes=3, log_url=f"sqlite://{tmp_path}/log.db", settings=settings)
         async with cluster:
-            await cluster.make()
-            await cluster.wait_live()
-            await cluster.wait_replicated()
+            await cluster.make_whole()
             await asyncio.to_thread(story, cluster)
 
     asyncio.run(main())

@@ -447,9 +447,7 @@ def plain(row: dict[str, Any]) -> dict[str, Any]:
 
 
 async def play(cluster: Processes, faults: TownFaults, seed: int, seconds: float) -> Town:
-    await cluster.make()
-    await cluster.wait_live()
-    await cluster.wait_replicated()
+    await cluster.make_whole()
     town = Town("slackwater://" + ",".join(cluster.addresses), seed)
     async with (
         connect(cluster.addresses, settings=client_settings()) as remote,

@@ -46,9 +46,7 @@ async def index_of(cluster: Processes, db, node: str) -> int:
 async def play(directory, story) -> None:
     log = f"sqlite://{directory}/log.db"
     async with Processes(directory, nodes=3, log_url=log, settings=SETTINGS) as cluster:
-        await cluster.make()
-        await cluster.wait_live()
-        await cluster.wait_replicated()
+        await cluster.make_whole()
         url = f"slackwater://{','.join(cluster.addresses)}"
         async with slackwater.aconnect(url) as db:
             await db.create_table("t", {"id": "int8", "v": "text"}, primary_key="id")

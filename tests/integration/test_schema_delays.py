@@ -118,9 +118,7 @@ async def trial(path: Path, *, frozen: bool = False) -> AsyncIterator[Trial]:
             log_url = servers.url(stream="delays")
         cluster = Processes(path, nodes=NODES, log_url=log_url, settings=settings)
         await stack.enter_async_context(cluster)
-        await cluster.make()
-        await cluster.wait_live()
-        await cluster.wait_replicated()
+        await cluster.make_whole()
         sessions = [
             await stack.enter_async_context(slackwater.aconnect(f"slackwater://{address}", timeout=WAIT_S))
             for address in cluster.addresses

@@ -195,9 +195,7 @@ def _key(row: dict[str, Any]) -> int:
 
 
 async def play(cluster: Processes, seed: int, seconds: float) -> None:
-    await cluster.make()
-    await cluster.wait_live()
-    await cluster.wait_replicated()
+    await cluster.make_whole()
     me = Play(cluster, seed)
     async with slackwater.aconnect(me.url, timeout=20) as db:
         await db.create_table("accounts", {"id": "int8", "owner": "text", "balance": "int8 not null"}, primary_key="id")

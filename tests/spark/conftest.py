@@ -50,9 +50,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     directory = tmp_path_factory.mktemp("cluster")
     cluster = Processes(directory, nodes=3, log_url=f"sqlite://{directory}/log.db", settings=SETTINGS)
     try:
-        asyncio.run(cluster.make())
-        asyncio.run(cluster.wait_live())
-        asyncio.run(cluster.wait_replicated())
+        asyncio.run(cluster.make_whole())
         yield cluster
     except BaseException:
         print(cluster.journals())

@@ -118,6 +118,8 @@ class Backfills:
 
     async def work(self, job: RunningJob, wanted: Payload, climb: Climb, work: Work) -> None:
         """Do the work after the step that was taken last, from its checkpoint on."""
+        assert 0 < climb.taken <= len(climb.way), "work follows a step that was taken"
+        assert climb.way[climb.taken - 1].work is work, "the work is that of the step that was taken last"
         if climb.worked.phase == DONE:
             return
         if work is Work.BACKFILL:
@@ -256,6 +258,7 @@ class Backfills:
             assert isinstance(found, Blocks), found
             count += found.rows
             start = span.end if found.resume is None else found.resume
+            assert start <= span.end, "what is counted is of one table, or of one index"
         return count
 
     async def _check(self, job: RunningJob, wanted: Payload, climb: Climb) -> Climb:
@@ -276,6 +279,9 @@ class Backfills:
                 )
                 check_rows(history, checking, page.keys, page.values)
                 start = part.end if page.resume is None else page.resume
+                assert part.start <= start <= part.end, (
+                    "a part is checked from its start on, and no further than its end"
+                )
                 done, rows = done.add(Span(part.start, start)), rows + len(page.keys)
                 climb = replace(climb, worked=climb.worked.further(done, rows))
                 share = min(1.0, rows / total) if total else 0.0

@@ -136,7 +136,9 @@ class BulkBackfill:
         if entries is None:
             return
         codec = IndexCodec(latest.schema, task.index, task.history.schemas())
-        lease = _Lease(await self._catalog.leases.take(latest.table_id, latest.version))
+        taken = await self._catalog.leases.take(latest.table_id, latest.version)
+        assert taken.version == latest.version, "entries are written by a lease on the version that made them (I-30)"
+        lease = _Lease(taken)
         try:
             with _history(latest):
                 await self._settle(task, codec, lease, entries.shared.to_pylist())
@@ -167,6 +169,7 @@ class BulkBackfill:
                 size += sum(part.nbytes for part in page)
                 pages.append(page)
             count, start = count + found.rows, span.end if found.resume is None else found.resume
+        assert span.start <= start <= span.end, "a run reaches no further than what was to be read"
         return pages, Filled(start, count)
 
     async def _put(self, codec: IndexCodec, lease: _Lease, run: Run, at: Timestamp) -> list[bytes]:
@@ -261,7 +264,9 @@ def _encoded(codec: IndexCodec, plan: ScanPlan, blocks: list[memoryview]) -> tup
 
     schema = plan_schema(plan)
     (batch,) = pa.Table.from_batches(unpack(blocks, schema), schema).combine_chunks().to_batches()
-    return codec.entry_arrays(batch)
+    keys, values = codec.entry_arrays(batch)
+    assert len(keys) == batch.num_rows, "every row that was read has its entry"
+    return keys, values
 
 
 def _sorted(codec: IndexCodec, pages: list[tuple[Any, Any]]) -> Run | None:

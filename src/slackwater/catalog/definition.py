@@ -34,6 +34,7 @@ CHECKS_MAX = 64
 DEFAULT_CHARS_MAX = 2_000
 INDEX_ID_MAX = 0xFFFF
 assert INDEXES_MAX < INDEX_ID_MAX, "a table has more ids of indexes than indexes"
+assert INDEXES_MAX + CHECKS_MAX < INDEX_ID_MAX, "a table has an id for each index and each check, which share them"
 _TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _ELEMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DIGITS = {ColumnKind.INT2: 5, ColumnKind.INT4: 10, ColumnKind.INT: 19}
@@ -109,6 +110,7 @@ def new_index(
     if len(others) >= INDEXES_MAX:
         raise UsageError(f"a table has at most {INDEXES_MAX} indexes; table {table} has as many", table=table)
     check_index_ids(table, index_id, 1)
+    assert all(index.id < index_id for index in others), "ids of indexes are never used again"
     if not spec.columns:
         raise UsageError(f"index {name} needs at least one column", index=name)
     for part in spec.columns:
@@ -178,6 +180,7 @@ def renumbered(table: TableDescriptor, version: int) -> TableRecord:
 
 def new_column(column_id: int, spec: ColumnSpec, *, key: bool) -> Column:
     """A column from what was asked for."""
+    assert column_id > 0, "ids of columns begin at 1"
     check_column_name(spec.name)
     if len(repr(spec.default)) > DEFAULT_CHARS_MAX:
         raise UsageError(
@@ -361,6 +364,7 @@ def _holds_all(old: ColumnType, new: ColumnType) -> bool:
 
 
 NOT_NULL = "not null "
+assert not _ELEMENT_NAME.fullmatch(f"{NOT_NULL}1"), "no check of a user has the name of one that stands for NOT NULL"
 
 
 def not_null_name(column: Column) -> str:

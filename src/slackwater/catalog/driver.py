@@ -180,6 +180,7 @@ class TableCatalog:
 
         made = await self._change(work, timeout=timeout)
         assert made is not None, "a version was written"
+        assert made.version == 1, "a new table begins with its first version"
         return made
 
     async def new_id(self) -> int:
@@ -246,7 +247,9 @@ class TableCatalog:
         if now.dropping:
             return now, None
         mine = () if self.drop_job is None else (await self.drop_job(txn, now, by or "", job_name),)
-        return now, await self._put_next(txn, now.table_id, lambda now: definition.dropping(now, mine))
+        record = await self._put_next(txn, now.table_id, lambda now: definition.dropping(now, mine))
+        assert record.dropping, "a table that is about to be dropped takes no more rows (I-30)"
+        return now, record
 
     async def free_names(self, txn: Transaction, table_id: int) -> None:
         """Delete the names of a table that is dropped: one that was being renamed has two."""
@@ -326,6 +329,9 @@ class TableCatalog:
             raise UsageError(f"table {now.name} is being dropped; it cannot be changed", table=now.name)
         if record.schema.version != now.version + 1 or record.schema.table_id != table_id:
             raise UsageError("the next version of a table has the next number", version=record.schema.version)
+        assert now.dropping or not record.dropped, "a table takes no more rows before it is dropped (I-30)"
+        assert record.next_column_id >= now.next_column_id, "ids of columns are never used again"
+        assert record.next_index_id >= now.next_index_id, "ids of indexes are never used again"
         held = await ROWS.scan(txn, table_id, now.version - 1)
         if held:
             probe("catalog.leases_in_the_way")
@@ -398,6 +404,7 @@ class TableCatalog:
             # A row may be of a later time than it is here: the clock of the node that wrote it is ahead, by so much at most.
             ahead = add_seconds(self._clock.physical(), self._clock.max_offset_us / 1e6)
             await self._learn_upto(Timestamp(max(self._clock.now(), min(at, ahead))))
+        assert self.tables.upto > MIN, "tables are looked up in a cache that was filled"
 
     async def following(self) -> None:
         """Make sure that new versions are heard of or looked for from now on."""

@@ -102,6 +102,9 @@ assert all(way[-1].rung is Rung.PUBLIC for way in (_UP, _REQUIRE, *_BACK_UP.valu
 assert all(way[-1].rung is Rung.GONE for way in (_DOWN, _RELAX, *_BACK_DOWN.values())), (
     "a way down ends with nothing left"
 )
+assert all(way[-1].work is Work.NONE for way in (_UP, _DOWN, _REQUIRE, _RELAX, *_BACK_UP.values())), (
+    "work is done between two versions: behind the last one no version would wait for it"
+)
 
 
 def steps(change: Change, now: TableDescriptor) -> tuple[Step, ...]:
@@ -140,6 +143,7 @@ def folded(changes: Sequence[Change], now: TableDescriptor) -> tuple[int, TableR
     while one_step < len(changes) and len(steps(changes[one_step], table)) == 1:
         table = projected(changes[one_step], table)
         one_step += 1
+    assert table.version == now.version + one_step, "a change that is folded would be a version by itself"
     return one_step, definition.renumbered(table, now.version + 1) if one_step else None
 
 
@@ -277,6 +281,7 @@ def _null_record(now: TableDescriptor, column: Column, rung: Rung) -> TableRecor
         new = Check(now.next_index_id, name, (column.id,), _not_null_text(column), ElementState.WRITE_ONLY)
         invariant(rung in (Rung.WRITE_ONLY, Rung.HELD), "I-29", column=column.name, rung=rung.value)
         return next_version(now, columns=open_column, checks=(*now.checks, new), next_index_id=now.next_index_id + 1)
+    assert found.column_ids == (column.id,), "what stands for NOT NULL is about its own column"
     if rung is Rung.PUBLIC:
         closed = _with(now, replace(column, nullable=False))
         return next_version(now, columns=closed, checks=_moved(now, found, Rung.GONE))

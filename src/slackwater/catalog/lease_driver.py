@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from slackwater.catalog.leases import DescriptorLease, LeaseBook, abandoned_after
-from slackwater.clock.timestamp import MAX
+from slackwater.clock.timestamp import MAX, MIN
 from slackwater.errors import AmbiguousResult, SchemaChanged, SlackwaterError, UnavailableError
 from slackwater.hooks import probe
 from slackwater.model.system_tables import LEASE, check_not_system, is_system
@@ -135,6 +135,7 @@ class DescriptorLeases:
             raise SchemaChanged(
                 f"table {lease.table.name} has a newer version; look it up again", table_id=table_id, version=version
             )
+        assert lease.deadline > MIN, "what is written by a lease is written below its deadline (I-30)"
         return lease.take()
 
     async def _acquired(self, table_id: int, version: int) -> DescriptorLease:
@@ -261,6 +262,7 @@ class DescriptorLeases:
                     if not await self.reap(*key):
                         self._wanted.discard(key)
             now_ns = self._runtime.clock.monotonic_ns()
+            assert now_ns >= looked_ns, "the monotonic clock does not go back"
             if now_ns - looked_ns >= self._settings["catalog.lease.abandoned_duration"] * 1e9:
                 looked_ns = now_ns
                 self.book.tick()
@@ -351,6 +353,7 @@ class DescriptorLeases:
 
     async def _reap_row(self, row: dict[str, Any], known: Liveness | None) -> None:
         place = (row["desc_id"], row["version"], row["expiration"], row["node_id"])
+        assert known is None or known.epoch > row["epoch"], "the lease of an epoch that lasts is not deleted (I-29)"
 
         async def work(txn: Transaction) -> bool:
             found = await ROWS.get(txn, *place)

@@ -18,7 +18,7 @@ from slackwater.clock.timestamp import MIN, seconds_between, show
 from slackwater.errors import UsageError
 from slackwater.model.jobs import Status
 from slackwater.protocol.client.schema import LeaseHolder, WaitingChange
-from slackwater.protocol.range.requests import Get, Header, Value
+from slackwater.protocol.range.requests import BATCH_REQUESTS_MAX, Get, Header, Value
 from slackwater.routing.sender import NO_RANGE
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 LEASES_MAX = 10_000
 """Rows of one report."""
 READ_AT_ONCE = 1_000
+assert READ_AT_ONCE <= BATCH_REQUESTS_MAX, "rows that are read one by one fit one batch"
 
 
 async def held_leases(

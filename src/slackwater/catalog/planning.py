@@ -87,6 +87,9 @@ class WritePlanner:
         self._by_version = {schema.version: schema for schema in self.schemas}
         self._codec = RowCodec(table.schema, self._by_version)
         self.indexes = [IndexCodec(table.schema, index, self.schemas) for index in table.indexes]
+        assert all(index.id > table.schema.index_id for index in table.indexes), (
+            "entries lie above the rows that they are of: ids of indexes are given out after the id of the rows"
+        )
         filling = [
             codec.codec.prefix for codec in self.indexes if codec.index.state.written and not codec.index.state.public
         ]

@@ -61,6 +61,9 @@ class TableRecord(msgspec.Struct, frozen=True):
         )
 
 
+assert tuple(field for field in TableDescriptor.__struct_fields__ if field != "modified") == (
+    TableRecord.__struct_fields__
+), "a descriptor has the fields of its record, in their order, and the time of its commit"
 _decoder = msgspec.msgpack.Decoder(TableRecord)
 
 
@@ -92,6 +95,14 @@ def _numbers(key: bytes) -> tuple[int, int]:
 def versions_span(table_id: int) -> Span:
     """Every version of one table."""
     return Span(descriptor_key(table_id, 0), descriptor_key(table_id + 1, 0))
+
+
+assert descriptors_span().start < versions_span(1).start < versions_span(1).end < descriptors_span().end, (
+    "the versions of a table are among those of all tables"
+)
+assert versions_span(1).start < descriptor_key(1, 0xFF) < descriptor_key(1, 0x100) < versions_span(1).end, (
+    "the versions of a table are neighbors, in the order of their numbers"
+)
 
 
 def history_spans(table_id: int, names: Iterable[str]) -> list[Span]:

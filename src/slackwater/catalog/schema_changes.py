@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 WAITING_MAX = 32
 """Changes of one table that have not ended."""
+assert to.CHANGES_MAX <= WAITING_MAX, "as many changes as can be asked for at a time can wait"
 LEASE_WAIT_S_MIN, LEASE_WAIT_S_MAX = 0.02, 0.5
 """Pauses between two looks at leases that are in the way."""
 assert 0 < LEASE_WAIT_S_MIN < LEASE_WAIT_S_MAX, "pauses grow"
@@ -105,6 +106,8 @@ class SchemaChanger:
             jobs.append(made if later else await self._done(txn, made))
             if later:
                 mutations.append(Mutation(made.id, made.description))
+        assert (record is None) == (not at_once), "changes that are made at once are a version"
+        assert len(mutations) <= WAITING_MAX, "changes that wait for each other are bounded"
         assert len(jobs) == len(changes), "every change has its job"
         assert len({mutation.job for mutation in mutations}) == len(mutations), "a job is one change"
         new = replace(record or next_version(now), mutations=tuple(mutations))
@@ -299,6 +302,10 @@ class SchemaChanger:
 
     async def _publish(self, job: RunningJob, wanted: Payload, climb: Climb, step: Step | None) -> None:
         """Publish a step and write that it was taken; the last one ends the change. Waits while leases are in the way."""
+        assert (step is None) == (not climb.way), "a change without a way only ends"
+        assert step is None or climb.way[climb.taken - 1] == step, (
+            "the checkpoint names the step that is written with it"
+        )
         last = climb.taken == len(climb.way)
 
         async def work(txn: Transaction) -> JobProgress:

@@ -30,7 +30,7 @@ What an application may rely on: a call returns, or raises one error that says w
 gateway can tell what happened. Bad input writes nothing. A gateway that dies is replaced by another within the call's timeout.
 
     connection     connect, url, gateways, session
-    definitions    definitions, table_operations, schema_changes, transaction_schema, tables (what is known of them)
+    definitions    definitions, schema_changes, transaction_schema, tables (what is known of them)
     rows           arguments and inputs (what may be passed), generated, writes, staging, point_reads, index_reads, queries, reads
     transaction, snapshot, changes, jobs, protections
     sync           the synchronous client, written from the asynchronous one; blocking is what it rests on

@@ -73,6 +73,11 @@ def activation_of(number: float) -> Activation:
         return Activation.ALWAYS
 
 
+assert activation_of(-1) is activation_of(describe("closed_timestamp.activation").default), (
+    "an activation that is not known counts as the default"
+)
+
+
 class _Want:
     """What is wanted of one range here, and who was told."""
 

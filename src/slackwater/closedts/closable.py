@@ -10,13 +10,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from slackwater.protocol.closedts.frontier import CannotClose
+
 if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
     from slackwater.closedts.kinds import Scheme
     from slackwater.closedts.policy import ClosingPolicy
     from slackwater.closedts.tracker import Tracker
     from slackwater.model.descriptors import Epoch, LeaseAppliedIndex
-    from slackwater.protocol.closedts.frontier import CannotClose
+
+PARKED = frozenset(
+    {
+        CannotClose.NO_VALID_LEASE,
+        CannotClose.MERGE_IN_PROGRESS,
+        CannotClose.REPLICA_GONE,
+        CannotClose.POLICY_OFF,
+        CannotClose.OTHER_SCHEME,
+    }
+)
+"""A range that cannot be closed for one of these reasons is not asked again before it is touched.
+
+Nothing about them changes without a command, a lease, a policy or a scheme, each of which touches the range.
+"""
+assert PARKED.isdisjoint({CannotClose.PROPOSALS_IN_FLIGHT, CannotClose.EVALUATING_BELOW, CannotClose.LEASE_MOVING}), (
+    "what ends by itself is looked at again: nothing would touch an idle range"
+)
 
 
 class Closed(NamedTuple):

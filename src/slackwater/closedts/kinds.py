@@ -57,6 +57,11 @@ def scheme_of(number: float) -> Scheme:
         return Scheme.LOG_DRIVEN
 
 
+assert {scheme_of(-1), scheme_of(describe("closed_timestamp.scheme").default)} == DEFAULT, (
+    "a scheme that is not known counts as the one by which a cluster closes that was told nothing"
+)
+
+
 def running(own: Scheme, peers: Iterable[Scheme]) -> frozenset[Scheme]:
     """The schemes a node runs: its own, and those of its live peers that have not moved yet, or have moved already."""
     return frozenset({own, *peers})

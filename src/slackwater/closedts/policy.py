@@ -205,6 +205,7 @@ def follower_read_timestamp(
 
 
 def _served_by_followers(policy: ClosingPolicy, now: Timestamp, terms: Terms, slack_s: float) -> Timestamp:
+    assert slack_s >= 0, "slack makes a read older, never younger than what followers have closed"
     if policy.kind is PolicyKind.LEAD:
         computed = msgspec.structs.replace(terms, lead_override_s=0.0)
         short_s = lead_s(policy.rtt_step, computed) - terms.max_offset_s - lead_s(policy.rtt_step, terms)

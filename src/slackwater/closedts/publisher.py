@@ -57,7 +57,10 @@ class NodeParts:
 
     def believable_upto(self) -> Timestamp:
         """Nothing above this is closed by a sound node: its clock is at most where this one has heard it to be."""
-        return add_seconds(self.clock.peek(), max(LEAD_MAX_S, longest_lead_s(self.terms())))
+        now = self.clock.peek()
+        upto = add_seconds(now, max(LEAD_MAX_S, longest_lead_s(self.terms())))
+        assert upto >= now, "the present may be closed: what a sound peer says of it is believed"
+        return upto
 
     def terms(self) -> Terms:
         """The settings that targets are made of, as they are now."""

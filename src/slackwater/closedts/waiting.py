@@ -78,6 +78,7 @@ class WaitQueue(Generic[T]):
         found = self._tickets.pop(number, None)
         if found is not None:
             self._trim(found[0])
+        assert len(self._heaps) <= len(self._tickets), "a range is awaited only while a read waits on it"
 
     def lowest(self, range_id: RangeId) -> Timestamp | None:
         """The lowest timestamp that a read waits for."""

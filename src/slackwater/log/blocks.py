@@ -32,6 +32,7 @@ _MAGIC = b"SB"
 _VERSION = 1
 _WORD = 4
 assert struct.calcsize("<I") == _WORD, "a length has four bytes"
+assert array("I").itemsize == _WORD, "lengths are read as wide as they are written"
 
 
 def encode(payloads: Sequence[bytes]) -> bytes:

@@ -41,6 +41,7 @@ class Access(msgspec.Struct, frozen=True):
 
     def arguments(self) -> dict[str, Any]:
         """For `Client.connect`."""
+        assert not (self.user and self.token), "a client shows a user, or a token"
         found: dict[str, Any] = {} if self.tls is None else {"tls": self.tls}
         if self.user:
             found |= {"user": self.user, "password": self.password}

@@ -37,7 +37,9 @@ _PAUSE_SECONDS = 0.05
 assert describe("log.append_timeout").default > 2 * (_ATTEMPT_SECONDS + _PAUSE_SECONDS), (
     "a question is asked more than once"
 )
-assert STREAM_NOT_FOUND not in _NOT_NOW, "that there is no stream is an answer"
+assert {STREAM_NOT_FOUND, STREAM_EXISTS, CONSUMER_NOT_FOUND, NO_MESSAGE}.isdisjoint(_NOT_NOW), (
+    "what there is, and what there is not, is an answer"
+)
 assert set(_NOT_NOW).isdisjoint(WRONG_LAST_SEQUENCE), "a guard that did not hold is an answer"
 
 
@@ -162,6 +164,7 @@ class Api:
 
     async def next_at(self, subject: str, sequence: int) -> StreamMessage | None:
         """The first message of a subject at or after a sequence."""
+        assert sequence > 0, "JetStream counts from 1"
         found = await self._get({"seq": sequence, "next_by_subj": subject})
         if found is not None and found.sequence < sequence:
             raise LogError(
@@ -174,6 +177,8 @@ class Api:
 
     async def purge(self, subject: str, **how: int) -> None:
         """Delete messages of a subject: `seq` = those before it, or `keep` = all but the newest so many."""
+        assert len(how) == 1, "a purge says how far, or how many stay: it never takes a whole subject (L-5)"
+        assert min(how.values()) > 0, "JetStream takes 0 for no bound, which would be a whole subject (L-5)"
         await self.ask(f"STREAM.PURGE.{self.stream}", {"filter": subject, **how})
 
     async def create_consumer(self, config: dict[str, Any]) -> None:

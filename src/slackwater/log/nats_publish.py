@@ -136,6 +136,9 @@ class NatsPublisher:
 
     async def _drain(self, range_id: RangeId, queue: deque[_Piece], message_bytes_max: int) -> None:
         """Send group after group until nothing waits. Ends in the same turn in which it sees the queue empty."""
+        assert self._queues.get(range_id) is queue, (
+            "one task sends what is of a range, so one message is in the air (L-3)"
+        )
         try:
             while queue:
                 heed_cancellation()

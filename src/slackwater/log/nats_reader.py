@@ -241,6 +241,7 @@ class LiveReader:
         """Whether the consumer has said nothing for longer than one that works would."""
         now = self._clock.monotonic_ns()
         quiet_ns = now - self._heard
+        assert quiet_ns >= 0, "the monotonic clock does not go back"
         if self._owed > self._seen and now - max(self._owed_since, self._heard) >= int(OWED_SECONDS * 1e9):
             probe("log.nats_consumer_owes")  # tests/integration/test_log_nats.py
             return True
@@ -282,7 +283,9 @@ class LiveReader:
         self._seen, self._mark = sequence, zlib.crc32(data)
         range_id = wire.range_of(self._api.stream, subject)
         if range_id is not None:
-            self.dispatched[range_id] = wire.last_position(sequence, data)
+            newest = wire.last_position(sequence, data)
+            assert newest > self.dispatched.get(range_id, 0), "positions of a range rise (L-3)"
+            self.dispatched[range_id] = newest
             if self._hub.wants(range_id):
                 self._hub.dispatch(range_id, wire.entries(sequence, data), len(data))
 

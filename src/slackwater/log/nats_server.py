@@ -67,6 +67,7 @@ class LocalNats:
         self._monitor = ports[servers : 2 * servers]
         self._route = ports[2 * servers :]
         assert len(self._route) == servers, "every server has a port for each of its three purposes"
+        assert len(set(ports)) == len(ports), "no two listen at one port"
         self._processes: list[subprocess.Popen[bytes] | None] = [None] * servers
 
     @property

@@ -85,6 +85,10 @@ def sequence_of(at: Position) -> int:
     return at >> INDEX_BITS
 
 
+assert sequence_of(position(1, PAYLOADS_PER_MESSAGE_MAX - 1)) == 1, "every payload's position names its message"
+assert position(1, PAYLOADS_PER_MESSAGE_MAX - 1) < position(2, 0), "positions rise from message to message (L-3)"
+
+
 def entries(sequence: int, block: bytes) -> list[Entry]:
     """The entries of one message."""
     found = blocks.entries(block, first=sequence << INDEX_BITS)
@@ -162,6 +166,7 @@ def stream_config(name: str, *, replicas: int, incarnation: str) -> dict[str, An
 
 def consumer_config(name: str, *, start: int, inactive_seconds: float, **more: Any) -> dict[str, Any]:
     """A throw-away consumer that delivers each message once, in order, from sequence `start` on."""
+    assert start > 0, "JetStream counts from 1"
     return {
         "name": name,
         "deliver_policy": "by_start_sequence",

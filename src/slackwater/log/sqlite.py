@@ -312,6 +312,7 @@ class SqliteLog:
         job.add_done_callback(self._refreshed)
 
     def _refreshed(self, done: Future[tuple[list[LogBlock], int, bool]]) -> None:
+        assert self._refreshing, "a query that ends was under way"
         self._refreshing = False
         again, self._refresh_again = self._refresh_again, False
         error = done.exception()

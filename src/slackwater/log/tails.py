@@ -81,6 +81,7 @@ class TailHub:
     def dispatch(self, range_id: RangeId, entries: list[Entry], size: int) -> None:
         """Hand new entries, in order, to every tail of the range."""
         assert entries, "there is something to hand on"
+        assert entries[0].position <= entries[-1].position, "entries are handed on in their order (L-3)"
         for tail in tuple(self._tails.get(range_id, ())):
             tail.push(entries, size)
 
@@ -200,6 +201,7 @@ class Tail:
 
     def _take(self) -> list[Entry]:
         assert self._buffer, "there is something to take"
+        assert self._live, "what was handed on is given out once nothing before it is missing (L-4)"
         entries, self._buffer, self._buffered_bytes = self._buffer, [], 0
         if entries[0].position <= self._after:  # dispatched while the catch-up read was under way
             entries = [entry for entry in entries if entry.position > self._after]

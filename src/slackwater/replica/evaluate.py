@@ -152,6 +152,8 @@ def _attempt(
     *,
     one_phase: bool,
 ) -> Evaluation:
+    assert record is None or one_phase, "what commits in one phase alone has read its record before"
+    assert record is None or record.status is not TxnStatus.COMMITTED, "a transaction commits once (I-20)"
     evaluation = Evaluation(batch)
     txn = batch.header.txn
     if txn is None and declare.writes_versions(batch):

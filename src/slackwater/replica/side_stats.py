@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 COUNTED = (Family.DATA, Family.LOCK)
 """What statistics are of."""
+assert set(COUNTED) == set(Family) - {Family.LOCAL}, "statistics are of all that a range holds but its own records"
 
 
 class SideStats:

@@ -81,6 +81,7 @@ def divide(batches: Sequence[Batch], now: Timestamp) -> tuple[list[int], list[in
 
 def combined(range_id: RangeId, batches: Sequence[Batch]) -> Batch:
     """Lone writes of different keys as one batch."""
+    assert 1 < len(batches) <= TOGETHER_MAX, "writes that share a command are several, and bounded"
     ends = tuple((b.header.txn, b.requests[1]) for b in batches if b.header.txn is not None)
     return Batch(Header(range_id), [*(b.requests[0] for b in batches), EndEach(ends)])  # type: ignore[list-item, arg-type]
 

@@ -25,6 +25,7 @@ from slackwater.closedts.policy import PolicyBook
 from slackwater.errors import SlackwaterError, UnavailableError
 from slackwater.gateway.node import GatewayNode
 from slackwater.gateway.service import Gateway
+from slackwater.jobs import Jobs
 from slackwater.model.descriptors import FIRST_RANGE, Lease, Liveness, NodeDescriptor, RangeDescriptor
 from slackwater.model.ids import NodeId, RangeId
 from slackwater.protect.driver import PollingTracker
@@ -46,7 +47,6 @@ from slackwater.server.damage import give_up_later
 from slackwater.server.drain import drain
 from slackwater.server.feeds import FeedService, feed_client, node_feeds
 from slackwater.server.fitness import Fitness
-from slackwater.server.jobs import node_jobs
 from slackwater.server.lease_settings import abandoned_s, lease_s
 from slackwater.server.membership import admit
 from slackwater.server.peers import Peers
@@ -141,7 +141,15 @@ class Member:
         )
         self.catalog = _catalog(self)
         self.queues = Queues(_queue_context(self))
-        self.jobs = node_jobs(self)
+        self.jobs = Jobs(
+            self.kv,
+            self.job_types,
+            node_id=node_id,
+            liveness=self.liveness,
+            runtime=self.runtime,
+            settings=self.settings,
+            scope=self.scope.child("jobs"),
+        )
         self.announcements = announcements(self)
         self.gateway = Gateway(_gateway_node(self))
         self._serve()

@@ -95,15 +95,9 @@ def scan_arrow(
     Raises `ConflictError` when the walk has passed an intent at or below `ts`, before it shows anything beyond that. An
     empty span gives no batch.
     """
-    bound = Timestamp(max(ts, uncertain_upto))
     pending = _Pending()
     rows = size = 0
-    looked = start
-    for block in visible_blocks(reader, start, end, ts=ts, bound=bound):
-        upto = block.resume or end
-        assert looked <= upto <= end, "a scan only moves on"
-        refuse_conflicts(reader, looked, upto, bound=bound)
-        looked = upto
+    for block in _checked_blocks(reader, start, end, ts=ts, uncertain_upto=uncertain_upto):
         size += pending.add(block)
         full = (max_rows and rows + pending.rows >= max_rows) or (max_bytes and size >= max_bytes)
         if block.resume is None:
@@ -137,20 +131,27 @@ def count_rows(
     uncertain_upto: Timestamp = MIN,
 ) -> Count:
     """How many rows `scan_arrow` would show, and it refuses what that refuses; but no value is looked into."""
-    bound = Timestamp(max(ts, uncertain_upto))
     rows = size = 0
-    looked = start
-    for block in visible_blocks(reader, start, end, ts=ts, bound=bound):
-        upto = block.resume or end
-        assert looked <= upto <= end, "a count only moves on"
-        refuse_conflicts(reader, looked, upto, bound=bound)
-        looked = upto
+    for block in _checked_blocks(reader, start, end, ts=ts, uncertain_upto=uncertain_upto):
         rows += len(block.values)
         size += sum(map(len, block.values))
         full = (max_rows and rows >= max_rows) or (max_bytes and size >= max_bytes)
         if block.resume is None or full:
             return Count(rows, size, block.resume)
     raise AssertionError("the last block of a walk is the one that has no more to come")
+
+
+def _checked_blocks(
+    reader: Reader, start: bytes, end: bytes, *, ts: Timestamp, uncertain_upto: Timestamp
+) -> Iterator[Block]:
+    """`visible_blocks`, each given only after its span was looked through for intents at or below the bound."""
+    bound, looked = Timestamp(max(ts, uncertain_upto)), start
+    for block in visible_blocks(reader, start, end, ts=ts, bound=bound):
+        upto = block.resume or end
+        assert looked <= upto <= end, "a scan only moves on"
+        refuse_conflicts(reader, looked, upto, bound=bound)
+        looked = upto
+        yield block
 
 
 def refuse_conflicts(reader: Reader, start: bytes, end: bytes, *, bound: Timestamp) -> None:

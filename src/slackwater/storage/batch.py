@@ -116,6 +116,9 @@ class WriteBatch:
             raise DecodeError("these bytes are not a write batch", reason=str(error)) from None
 
 
+assert len(WriteBatch().writes) == len(WriteBatch().ranges) == len(FAMILIES), "a batch has one table for each family"
+
+
 def decode_batch(data: bytes) -> WriteBatch:
     """Read what `WriteBatch.encode` wrote; anything else is a `DecodeError`."""
     batch = WriteBatch()

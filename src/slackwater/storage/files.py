@@ -134,6 +134,7 @@ class MemoryFiles:
 
     def create(self, name: str) -> MemorySink:
         """A file in the making."""
+        assert not name.endswith(UNFINISHED), "a name that a directory would refuse is refused here, too (I-32)"
         return MemorySink(self, name)
 
     def open(self, name: str) -> MemoryFile:
@@ -157,6 +158,7 @@ class MemorySink:
 
     def write(self, data: bytes) -> None:
         """Append."""
+        assert self._name not in self._files.held, "a file that is finished is not written any more"
         self._pieces.append(data)
 
     def finish(self) -> None:
@@ -181,6 +183,7 @@ class MemoryFile:
     def read(self, at: int, size: int) -> bytes:
         """The bytes from `at` on."""
         assert at >= 0, "a part of the file"
+        assert size >= 0, "a part of the file"
         if self._files is not None:
             self._data = self._files.held.get(self._name, self._data)
         return self._data[at : at + size]

@@ -114,6 +114,7 @@ class RocksSnapshot(RocksReader):
                 values: list[bytes | None] = source.get(list(keys))
             except Exception as error:
                 raise failure(error, "reading") from error
+            assert len(values) == len(keys), "a value, or none, for every key"
             if self.live():
                 return values
         assert not self.live(), "a snapshot that is read through its iterators is of the past"
@@ -301,6 +302,7 @@ class RocksEngine(RocksReader):
             self._changing()
             self._write_raw(raw)
         self._written += 1
+        assert self._flushed < self._written, "what was just written is not durable yet (I-03)"
 
     def _write_raw(self, raw: Any) -> None:
         try:

@@ -418,6 +418,7 @@ class _Block:
             self.values += other.values
         else:
             self.keys, self.values = other.keys, other.values
+        assert len(self.keys) == len(self.values), "a value for every key"
 
     def take(self, limit: int) -> tuple[list[bytes], list[bytes]]:
         """Remove and return the first `limit`."""

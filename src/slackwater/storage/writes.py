@@ -356,7 +356,9 @@ def _look(reader: Reader, batch: EngineBatch, key: bytes, ts: Timestamp, txn: Tx
     prior = newest(reader, key)
     if prior is not None and prior.ts == ts and txn is None and own(batch).has(Family.DATA, key + suffix(ts)):
         # An earlier request of the same batch wrote this very version; it is replaced, not superseded.
-        return _Before(prior, raw, intent, newest(reader, key, upto=Timestamp(ts - 1)))
+        below = newest(reader, key, upto=Timestamp(ts - 1))
+        assert below is None or below.ts < ts, "what a version stands on is older than it"
+        return _Before(prior, raw, intent, below)
     _check_age(key, prior, ts)
     return _Before(prior, raw, intent)
 

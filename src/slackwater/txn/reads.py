@@ -23,6 +23,7 @@ from slackwater.protocol.range.requests import (
     ConditionalPut,
     Delete,
     DeleteRange,
+    FillRows,
     Get,
     Increment,
     InitPut,
@@ -45,6 +46,9 @@ LOCKED_SINGLY_MAX = 64
 """Rows of one block that are noted as locked one by one; more are noted as the span around them."""
 assert {Put, Delete, PutRows, DeleteRange, ConditionalPut, InitPut, Increment} <= _WRITES, (
     "what leaves an intent is a write"
+)
+assert {Put, Delete, PutRows, DeleteRange, ConditionalPut, InitPut, Increment, FillRows} >= _WRITES, (
+    "of every write it is known where it leaves an intent; to fill rows leaves none (I-21)"
 )
 
 

@@ -44,9 +44,11 @@ class SystemRows:
         versions = {known.version: known for known in SYSTEM_TABLES if known.table_id == schema.table_id}
         assert versions[schema.version] == schema, "rows are written by a version that every node knows"
         self.codec = RowCodec(schema, versions)
+        self._primary_key = schema.primary_key
 
     def key(self, *values: object) -> bytes:
         """The key of a row."""
+        assert len(values) == len(self._primary_key), "all of a primary key names a row, a part of it names many"
         return self.codec.key(values)
 
     def span(self, *prefix: object) -> Span:
@@ -57,7 +59,7 @@ class SystemRows:
 
     async def get(self, reader: RowReader, *values: object) -> dict[str, Any] | None:
         """The row with this primary key, or None."""
-        found = await reader.get(self.codec.key(values))
+        found = await reader.get(self.key(*values))
         return None if found is None else self.codec.decode(found)
 
     async def scan(self, reader: RowReader, *prefix: object, max_rows: int = 0) -> list[dict[str, Any]]:
@@ -72,4 +74,4 @@ class SystemRows:
 
     async def delete(self, txn: Transaction, *values: object) -> None:
         """Remove the row with this primary key, if it is there."""
-        await txn.delete(self.codec.key(values))
+        await txn.delete(self.key(*values))

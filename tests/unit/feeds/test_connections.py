@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,13 +17,27 @@ from tests.unit.feeds.test_cluster import SOON, WHOLE, Reader, check
 from tests.unit.server.cluster import Cluster
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from slackwater.clock.timestamp import Timestamp
+    from slackwater.feeds.client import SpanFeed
     from slackwater.model.ids import NodeId
     from slackwater.model.spans import Span
     from slackwater.protocol.feeds.messages import RegisterFeed
+    from slackwater.server.member import Member
 
 CONSUMERS = 6
 SMALL = {"feed__consumer_bytes_max": 1 << 16, "feed__client_bytes_max": 1 << 16, "rpc__stream_window": 2}
+
+
+@asynccontextmanager
+async def watched(*, split: bool = False) -> AsyncIterator[tuple[Member, SpanFeed]]:
+    """A node alone, in one range or two, and a feed of all of it that has not begun."""
+    async with Cluster(1, **SOON) as cluster:
+        (node,) = cluster.nodes
+        if split:
+            await node.admin.split(kv(b"k000050"))
+        yield node, node.feed_client.watch([WHOLE])
 
 
 def test_all_consumers_of_a_node_share_one_connection_and_not_one_fate() -> None:
@@ -60,10 +75,7 @@ def test_a_feed_closes_although_a_piece_of_it_ended_before_its_registration_was_
     """The task that placed the piece took its cancellation for the lost answer and went on for ever (seed 109900504)."""
 
     async def closing() -> None:
-        async with Cluster(1, **SOON) as cluster:
-            (node,) = cluster.nodes
-            await node.admin.split(kv(b"k000050"))  # so that there is more to place
-            feed = node.feed_client.watch([WHOLE])
+        async with watched(split=True) as (node, feed):  # so that there is more to place
             asked = asyncio.Event()
 
             async def unanswered(node_id: NodeId, request: RegisterFeed) -> None:
@@ -85,9 +97,7 @@ def test_a_piece_whose_node_is_not_believed_is_placed_elsewhere_and_after_a_paus
     """Its own node said the same at once, over and over, in no time at all (sessions seed 2721065917)."""
 
     async def refusing() -> None:
-        async with Cluster(1, **SOON) as cluster:
-            (node,) = cluster.nodes
-            feed = node.feed_client.watch([WHOLE])
+        async with watched() as (node, feed):
             placed: list[tuple[NodeId | None, bool]] = []
             again = asyncio.Event()
             place, check_event = feed._place, feed._check

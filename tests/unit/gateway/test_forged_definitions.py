@@ -13,7 +13,6 @@ SLACKWATER_FORGED=seconds draws for longer than the moment that the test takes b
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import time
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from slackwater.codec.rows import RowCodec
-from slackwater.errors import AccessDenied, InvariantViolation, SlackwaterError, UsageError
+from slackwater.errors import AccessDenied, UsageError
 from slackwater.gateway.context import LocalCall
 from slackwater.model.kinds import BOOL, FLOAT, INT, INT2, INT4, JSON, STRING, UUID, ColumnKind, ColumnType
 from slackwater.protocol.client import calls
@@ -29,13 +28,12 @@ from slackwater.protocol.client import schema as to
 from slackwater.protocol.client.calls import ColumnSpec, CreateTable, IndexSpec, KeySpec
 from slackwater.runtime.access import Role
 from tests.unit.client.world import ACCOUNTS, accounts, session
+from tests.unit.gateway.forging import FAST, SECONDS, ForgingClient
 from tests.unit.server.cluster import Cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
-FAST = {"jobs__poll_interval": 0.05, "jobs__retry_pause_min": 0.01, "catalog__poll_interval": 0.05}
-SECONDS = float(os.environ.get("SLACKWATER_FORGED", "0"))
 REQUESTS = 150
 TABLES = ["mine", "mine", "other", "third", "theirs", "nowhere", "system.jobs", "", "a b", "x" * 200]
 COLUMNS = ["id", "a", "b", "c", "d", "nope", "_op", "_commit_ts", "", "é", "y" * 200, "not null 2"]
@@ -106,15 +104,14 @@ class Forger:
         return tuple(self.change() for _ in range(self.draw.choice([0, 1, 1, 1, 1, 2, 3, 17])))
 
 
-class Client:
+class Client(ForgingClient):
     """One client of one gateway, and what it was told."""
 
     def __init__(self, cluster: Cluster, seed: int) -> None:
-        self.node = cluster.nodes[0]
+        super().__init__(cluster)
         self.forger = Forger(seed)
         self.own: dict[bytes, dict[str, Any]] = {}
         """By transaction: the tables that it was told of."""
-        self.told: dict[str, int] = {}
         self.txns = [self.forger.draw.randbytes(16) for _ in range(3)]
         """The transactions that are open. Ids are used again, for one transaction after the other."""
 
@@ -166,18 +163,6 @@ class Client:
         keys, values = [key for key, _ in rows], [value for _, value in rows if kind is calls.WriteKind.UPSERT]
         write = calls.Write(table.table_id, table.version, kind, keys, values, txn=txn, opens=True)
         await self.node.gateway.rows.write(write, bob)
-
-    async def told_of(self, call: Awaitable[Any]) -> Any:
-        """The answer; None after an error of the tree, and any other error is a defect."""
-        try:
-            answer = await call
-        except InvariantViolation:
-            raise
-        except (SlackwaterError, TimeoutError) as error:
-            self.told[type(error).__name__] = self.told.get(type(error).__name__, 0) + 1
-            return None
-        self.told["done"] = self.told.get("done", 0) + 1
-        return answer
 
 
 @pytest.mark.parametrize("seed", [time.time_ns() & 0xFFFFFF] if SECONDS else [1, 2])

@@ -12,23 +12,18 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from slackwater.clock.timestamp import MAX, MIN, add_seconds
-from slackwater.errors import InvariantViolation, SlackwaterError
 from slackwater.gateway.context import LocalCall
 from slackwater.model.jobs import JobProgress, Owned, Status
 from slackwater.model.protection import Mode
 from slackwater.protocol.client import jobs, protections
 from slackwater.runtime.access import Role
 from tests.unit.client.world import ACCOUNTS, accounts, session
-from tests.unit.gateway.test_forged_definitions import FAST, SECONDS
+from tests.unit.gateway.forging import FAST, SECONDS, ForgingClient
 from tests.unit.server.cluster import Cluster
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable
 
 REQUESTS = 250
 DEEP = "[" * 20_000 + "]" * 20_000
@@ -39,13 +34,12 @@ SECONDS_ASKED = [0.0, 1.0, -1.0, float("nan"), float("inf"), 1e300, 60.0]
 TABLES = ["mine", "theirs", "nowhere", "system.jobs", "system.descriptor", "", "a b", "x" * 300]
 
 
-class Client:
+class Client(ForgingClient):
     """Draws requests and sends them as `bob`."""
 
     def __init__(self, cluster: Cluster, seed: int) -> None:
-        self.node = cluster.nodes[0]
+        super().__init__(cluster)
         self.draw = random.Random(seed)
-        self.told: dict[str, int] = {}
         self.ids: list[bytes] = [b"", b"x" * 16, b"y" * 5, b"z" * 400]
 
     async def once(self) -> None:
@@ -89,18 +83,6 @@ class Client:
         answer = await self.told_of(pick(calls)())
         if isinstance(answer, protections.ProtectionsReply):
             self.ids = self.ids[:4] + [bytes.fromhex(one.id) for one in answer.protections]
-
-    async def told_of(self, call: Awaitable[Any]) -> Any:
-        """The answer; None after an error of the tree, and any other error is a defect."""
-        try:
-            answer = await call
-        except InvariantViolation:
-            raise
-        except (SlackwaterError, TimeoutError) as error:
-            self.told[type(error).__name__] = self.told.get(type(error).__name__, 0) + 1
-            return None
-        self.told["done"] = self.told.get("done", 0) + 1
-        return answer
 
 
 @pytest.mark.parametrize("seed", [time.time_ns() & 0xFFFFFF] if SECONDS else [1, 2])

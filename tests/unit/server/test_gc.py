@@ -347,15 +347,21 @@ def test_collecting_is_no_load_for_which_it_would_pause_itself() -> None:
     asyncio.run(main())
 
 
+async def much_garbage(node: Member) -> list[bytes]:
+    """Keys with so many versions to collect that their files are compacted after it."""
+    await set_ttl(node, GC_TTL_S_MIN)
+    keys = [kv(b"k%03d" % i) for i in range(200)]
+    for _ in range(2 + COMPACT_VERSIONS_MIN // len(keys)):
+        await node.kv.put_rows(keys, [b"v"] * len(keys))
+    await old_enough(node, node.clock.now(), GC_TTL_S_MIN)
+    return keys
+
+
 def test_files_are_compacted_as_soon_as_most_of_a_range_was_collected() -> None:
     async def main() -> None:
         async with Cluster(1) as cluster:
             (node,) = cluster.nodes
-            await set_ttl(node, GC_TTL_S_MIN)
-            keys = [kv(b"k%03d" % i) for i in range(200)]
-            for _ in range(2 + COMPACT_VERSIONS_MIN // len(keys)):
-                await node.kv.put_rows(keys, [b"v"] * len(keys))
-            await old_enough(node, node.clock.now(), GC_TTL_S_MIN)
+            await much_garbage(node)
             await collect(node)
             assert node.queues.gc.counts.compactions == 1, "by the run itself: no sweep has been here"
             assert max(r.deleted for r in node.store.replicas.values()) < COMPACT_VERSIONS_MIN
@@ -367,11 +373,7 @@ def test_a_range_that_was_collected_while_another_is_compacted_waits_for_its_tur
     async def main() -> None:
         async with Cluster(1) as cluster:
             (node,) = cluster.nodes
-            await set_ttl(node, GC_TTL_S_MIN)
-            keys = [kv(b"k%03d" % i) for i in range(200)]
-            for _ in range(2 + COMPACT_VERSIONS_MIN // len(keys)):
-                await node.kv.put_rows(keys, [b"v"] * len(keys))
-            await old_enough(node, node.clock.now(), GC_TTL_S_MIN)
+            keys = await much_garbage(node)
             gate, real, compacting = threading.Event(), node.engine.compact, 0
 
             def slow(family: Family, start: bytes, end: bytes) -> None:

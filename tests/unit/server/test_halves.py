@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from slackwater.codec.layout import kv
@@ -13,6 +14,8 @@ from slackwater.storage.versions import raw_value
 from tests.unit.server.cluster import Cluster
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from slackwater.replica.driver.replica import Replica
     from slackwater.server.member import Member
 
@@ -38,12 +41,18 @@ async def load(node: Member, numbers: range) -> None:
     await node.kv.put_rows([name(n) for n in numbers], [VALUE] * len(numbers))
 
 
+@asynccontextmanager
+async def loaded() -> AsyncIterator[tuple[Member, Replica]]:
+    """A node with 400 rows, and the replica that holds them."""
+    async with Cluster(1) as cluster:
+        (node,) = cluster.nodes
+        await load(node, range(400))
+        yield node, holding(node, name(0))
+
+
 def test_writes_beside_the_count_are_in_the_numbers_of_their_side() -> None:
     async def main() -> None:
-        async with Cluster(1) as cluster:
-            node = cluster.nodes[0]
-            await load(node, range(400))
-            replica = holding(node, name(0))
+        async with loaded() as (node, replica):
             async with counted_half(replica, Split(name(200), 0)):
                 await load(node, range(400, 500))
                 await node.kv.put(name(300), VALUE * 2)
@@ -63,10 +72,7 @@ def test_writes_beside_the_count_are_in_the_numbers_of_their_side() -> None:
 
 def test_a_block_on_both_sides_is_counted_with_nothing_under_way() -> None:
     async def main() -> None:
-        async with Cluster(1) as cluster:
-            node = cluster.nodes[0]
-            await load(node, range(400))
-            replica = holding(node, name(0))
+        async with loaded() as (node, replica):
             async with counted_half(replica, Split(name(200), 0)):
                 await load(node, range(190, 210))
                 assert replica.counted is not None

@@ -115,6 +115,7 @@ class Schemes:
 
     def _heard(self, peer: NodeId, scheme: Scheme) -> None:
         """A peer says which scheme it has heard is the cluster's."""
+        assert peer != self._parts.node_id, "a node hears from its peers; its own scheme is that of its setting"
         if self._peers.get(peer) is not scheme:
             self._peers[peer] = scheme
             self._move()
@@ -153,6 +154,8 @@ class Schemes:
             self.always = activation is Activation.ALWAYS
             self.demands.clear()
             self.touch_all()
+        assert self.always == (self._activation is Activation.ALWAYS), "`always` says what the activation says"
+        assert not (self.always and self._by_demand), "where every range closes, none has to be asked for"
         for range_id in self.demands.rested(self._parts.runtime.clock.monotonic_ns()) if self._by_demand else ():
             probe("closedts.range_rests")
             self.touch(range_id)

@@ -151,6 +151,7 @@ class Following(Generic[M]):
         """Follow every peer there is, for ever."""
         while True:
             for peer in sorted(set(self._peers()) - self._following):
+                assert peer != self._parts.node_id, "a node hears itself without a stream"
                 self._following.add(peer)
                 self._scope.spawn(self._follow(peer), name=f"{self._name} from n{peer}")
             await self._runtime.clock.sleep(PEERS_INTERVAL_S)

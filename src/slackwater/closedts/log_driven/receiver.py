@@ -110,6 +110,7 @@ class Receiver:
                 self._evict()
             stream = self._streams[node] = _Stream()
         self._tokens += 1
+        assert stream.token < self._tokens, "connections are numbered once: an older one is told from the newest"
         stream.token, stream.seq = self._tokens, 0
         assert stream.token == self._tokens, "the newest connection of a sender is the one that counts"
         return self._tokens
@@ -146,6 +147,8 @@ class Receiver:
         return True
 
     def _delta(self, stream: _Stream, update: Update) -> None:
+        assert update.seq == stream.seq + 1, "a delta goes on from the message before it: no promise is left out"
+        assert update.incarnation == stream.incarnation, "a delta is of the life whose full message came before it"
         for range_id in update.removed:
             self._keep(stream, range_id)
             stream.members.pop(range_id, None)

@@ -33,7 +33,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MAX, MIN, Timestamp
-from slackwater.closedts.closable import Closed, Refusal
+from slackwater.closedts.closable import PARKED, Closed, Refusal
 from slackwater.closedts.kinds import Scheme
 from slackwater.closedts.policy import ClosingPolicy, Terms, target
 from slackwater.errors import UsageError, invariant
@@ -55,18 +55,6 @@ GROUPS_MAX = 64
 """Different policies in use on one node."""
 RANGES_MAX = 1_000_000
 assert ASKED_PER_TICK_MAX <= RANGES_MAX, "a tick asks no more ranges than there can be"
-
-
-_PARKED = frozenset(
-    {
-        CannotClose.NO_VALID_LEASE,
-        CannotClose.MERGE_IN_PROGRESS,
-        CannotClose.REPLICA_GONE,
-        CannotClose.POLICY_OFF,
-        CannotClose.OTHER_SCHEME,
-    }
-)
-"""Nothing about these changes without a command, a lease, a policy or a scheme, each of which touches the range."""
 
 
 class _Group:
@@ -180,7 +168,7 @@ class Sender:
             if isinstance(answer, CannotClose):
                 self._leave(range_id, removed)
                 self._refuse(range_id, answer, now)
-                if answer not in _PARKED:
+                if answer not in PARKED:
                     self._dirty[range_id] = None
                 continue
             group, closed = answer
@@ -282,6 +270,7 @@ class Sender:
         assert not set(removed) & set(added), "a range leaves a group or joins one, not both in one update"
         assert all(range_id not in self._members for range_id in removed), "what left is no member"
         update = self._update(full=False, removed=removed, members=members)
+        assert not self._kept or self._kept[-1].seq + 1 == update.seq, "updates are numbered without a gap"
         self._kept.append(update)
         return update
 

@@ -43,6 +43,7 @@ class WriteAges:
         """A command that writes at `ts`, or an empty one of that time, is on its way to the log."""
         if ts > self._highest.get(range_id, MIN):
             self._highest[range_id] = ts
+        assert self._highest.get(range_id, MIN) >= ts, "max_proposed never goes back: the bound hangs on it (I-10)"
 
     def forget(self, range_id: RangeId) -> None:
         """The replica is gone from here."""

@@ -67,10 +67,12 @@ class MinProposal:
             self.resent += 1
             assert self.last <= self.cur, "what is closed lies below what is aimed at (I-09)"
             return self.last
+        before = self.last
         self.last, self.last_count = self.cur, self.cur_count
         self.cur, self.cur_count = Timestamp(max(self.cur, target)), 0
         self._generation = Generation(self._generation + 1)
         invariant(self.last <= self.cur, "I-09", last=self.last, cur=self.cur)
+        assert self.last >= before, "what heartbeats close never goes back (I-09)"
         return self.last
 
     def status(self) -> str:

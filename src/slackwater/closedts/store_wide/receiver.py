@@ -147,6 +147,7 @@ class HeartbeatReceiver:
             if store.seq - store.named.get(range_id, 0) > 1:
                 self._lacks(range_id)
             return confirmed
+        assert range_id in store.named, "a range is taken for quiet only after a heartbeat has named it"
         if store.closed <= confirmed or mlai > applied:
             return confirmed
         if self._live_epoch(lease.holder) != lease.epoch:

@@ -22,7 +22,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MAX, MIN, Timestamp
-from slackwater.closedts.closable import Refusal
+from slackwater.closedts.closable import PARKED, Refusal
 from slackwater.closedts.kinds import Scheme
 from slackwater.closedts.policy import ClosingPolicy, target
 from slackwater.closedts.store_wide.mpt import CountedTracker, MinProposal
@@ -43,16 +43,6 @@ assert HEARTBEATS_KEPT >= 2, "a follower that missed one is told both in one"
 NAMED_PER_BEAT_MAX = 8_192
 """Ranges asked for one heartbeat; a bound on the time that it holds the loop."""
 
-_PARKED = frozenset(
-    {
-        CannotClose.NO_VALID_LEASE,
-        CannotClose.MERGE_IN_PROGRESS,
-        CannotClose.REPLICA_GONE,
-        CannotClose.OTHER_SCHEME,
-        CannotClose.POLICY_OFF,
-    }
-)
-"""Nothing about these changes without a command, a lease, a policy or a scheme, each of which touches the range."""
 PLAIN = ClosingPolicy()
 """The only policy there is under this scheme: the cluster's lag."""
 
@@ -192,7 +182,7 @@ class Sender:
         answer = self._ask(range_id, closed)
         if isinstance(answer, CannotClose):
             self.refusals[answer] += 1
-            if answer not in _PARKED:
+            if answer not in PARKED:
                 self._active[range_id] = None
             known = self._refused.get(range_id)
             if range_id in self._ranges and (known is None or known.reason is not answer):

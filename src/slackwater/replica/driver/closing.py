@@ -73,6 +73,7 @@ class _Decided(NamedTuple):
 
     def still(self, spans: list[tuple[bytes, bytes]], *, written: int, now_ns: int) -> bool:
         """Whether it is known of all these spans now."""
+        assert written >= self.written, "writes of intents are only counted up"
         if written != self.written or now_ns >= self.until_ns:
             return False
         return all(self.start <= start and end <= self.end for start, end in spans)

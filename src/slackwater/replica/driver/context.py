@@ -173,10 +173,11 @@ class StoreWrites:
         self._flushes_fail |= flushing
         if self.failing_since_ns is None:
             self.failing_since_ns = now_ns
-            assert self.failing_since_ns <= now_ns, "the first failure is not after the last"
+        assert self.failing_since_ns <= now_ns, "the first failure is not after the last"
 
     def worked(self, *, flushed: bool = False) -> None:
         """A write was taken, or everything was made durable. What could not be flushed is well only once that works."""
+        assert self.failing_since_ns is not None or not self._flushes_fail, "flushes that fail have failed since a time"
         if flushed or not self._flushes_fail:
             self.failing_since_ns, self.error, self._flushes_fail = None, "", False
 

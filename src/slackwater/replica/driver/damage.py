@@ -36,8 +36,11 @@ if TYPE_CHECKING:
 AGAIN_S_MAX = 60.0
 """The longest a range rests before it is fetched again: a file that stays in the way is not helped by fetching."""
 INCIDENTS_KEPT_MAX = 64
+DOUBLINGS_MAX = 10
+"""Of the pause between two fetches of one range."""
 HAND_OVER_S = 3.0
 assert HAND_OVER_S < AGAIN_S_MAX, "a lease is handed over before a range is fetched again"
+assert AGAIN_S_MAX <= 2.0**DOUBLINGS_MAX, "pauses grow up to the longest one"
 
 
 class Incident(NamedTuple):
@@ -65,6 +68,7 @@ class DamageLog:
         """Count a read that failed."""
         self.read_errors += 1
         damage = isinstance(error, DamageError)
+        assert not self.incidents or self.incidents[-1].number < self.read_errors, "a number stands for one incident"
         self.incidents.append(Incident(self.read_errors, range_id, damage, str(error)))
 
     def rest_s(self, range_id: RangeId) -> float:
@@ -72,7 +76,7 @@ class DamageLog:
         before = self._met.get(range_id, 0)
         self._met[range_id] = before + 1
         assert self._met[range_id] > 0, "damage is counted"
-        return 0.0 if not before else min(AGAIN_S_MAX, 2.0 ** min(before - 1, 10))
+        return 0.0 if not before else min(AGAIN_S_MAX, 2.0 ** min(before - 1, DOUBLINGS_MAX))
 
 
 def read_failed(store: Store, range_id: RangeId, error: StorageError) -> SlackwaterError:

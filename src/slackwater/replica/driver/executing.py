@@ -66,6 +66,7 @@ AT_ONCE = frozenset(
 """Requests that wait for nothing but the lease, latches and the log. The others read for long, park, or change the range."""
 NO_POINT_WORK = frozenset({*BULK, requests.FillRows})
 assert AT_ONCE.isdisjoint(PREPARED), "what needs a long computation is not done at once"
+assert {*declare.WHOLE_RANGE, *declare.COLLECTING} >= PREPARED, "what is prepared is alone in its batch"
 assert HANDLERS.keys() >= AT_ONCE, "what is done at once is evaluated"
 assert HANDLERS.keys() >= PREPARED, "what is prepared is evaluated"
 assert AT_ONCE.isdisjoint(declare.WHOLE_RANGE), "a change of the range itself waits for all that is under way"

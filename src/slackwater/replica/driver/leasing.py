@@ -64,6 +64,7 @@ assert describe("lease.acquire_timeout").default > describe("lease.duration").de
 
 _NOT_OVER = (LeaseState.VALID, LeaseState.STASIS, LeaseState.UNKNOWN)
 """States of a lease that another node holds in which no other node may ask for it."""
+assert LeaseState.EXPIRED not in _NOT_OVER, "a lease that has ended may be asked for"
 
 
 class LeaseUse(enum.Enum):

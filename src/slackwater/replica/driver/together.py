@@ -62,8 +62,10 @@ class Together:
         if not self._gathered:
             get_running_loop().call_soon(self._go)
             self._context.gathering = True
+        assert self._context.gathering, "while writes are gathered, no entry leaves without them"
         self._gathered.append((batch, later))
         self._keys.add(batch.requests[0].key)  # type: ignore[union-attr]  # a put
+        assert len(self._keys) == len(self._gathered), "no two of them have one key"
         level("replica.together", len(self._gathered), TOGETHER_MAX)
         if len(self._gathered) >= TOGETHER_MAX:
             self._go()

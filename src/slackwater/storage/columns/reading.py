@@ -113,6 +113,7 @@ class PlanReader:
             if at is None or types[at].type != column.type:
                 return None
             found.append(at)
+        assert len(found) == self.count, "columns that only predicates need are not sent"
         return found
 
     def may_match(self, segment: Segment) -> Array:
