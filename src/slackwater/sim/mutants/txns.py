@@ -73,7 +73,14 @@ plant(
         "acknowledge what was written or read in the future before its time has come",
         play="policies",
         expected=("I-19",),
-        patches=(Patch("slackwater.txn.context:TxnContext.wait_past", BODY, "return"),),
+        patches=(
+            Patch("slackwater.txn.context:TxnContext.wait_past", BODY, "return"),
+            Patch(
+                "slackwater.txn.context:TxnContext.acknowledged",
+                'assert self.passed(ts), "a commit is told once its time has come (I-19)"',
+                "pass",
+            ),
+        ),
     )
 )
 plant(
