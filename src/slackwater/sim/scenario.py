@@ -179,7 +179,7 @@ MIX = (
     *("cluster", "snapshots", "cluster", "feeds_tight", "gateways", "late"),
     *("cluster", "feeds_tables", "feeds_lead", "feeds_lag", "sessions", "feeds_gc"),
     *("refetch", "cluster", "gray", "jobs", "collecting", "columns", "feeds_behind", "cluster"),
-    *("schemes", "store_wide", "cluster", "ages", "schema", "cluster"),
+    *("schemes", "store_wide", "unheard", "ages", "schema", "cluster"),
     *("refetch", "columns", "cluster", "schema", "jobs", "collecting", "cluster"),
 )
 """What consecutive seeds play: a share for everything that was built, and a round that any 45 seeds complete. Left out are

@@ -45,8 +45,7 @@ plant(
     PlantedBug(
         "X-ENDED-UNHEARD",
         "a lease begins at its taker's clock, whatever the holder before has served when it ended its epoch itself",
-        play="leases",
-        # Seldom met by chance: seeds 0-11 do not. The story of `tests/sim/test_former_life.py` kills it for certain.
+        play="unheard",
         expected=("I-07",),
         patches=(
             Patch(

@@ -46,11 +46,13 @@ from slackwater.sim.scenarios.cluster_plan import (
     leases_plan,
     spare,
     standard_plan,
+    unheard_plan,
 )
 from slackwater.sim.scenarios.cluster_programs import Client, node_program
 from slackwater.sim.scenarios.cluster_sever import sever
 from slackwater.sim.scenarios.cluster_spoil import spoil
 from slackwater.sim.scenarios.cluster_stops import rolling_restart
+from slackwater.sim.scenarios.cluster_unheard import unheard
 from slackwater.sim.scenarios.cluster_worker import Worker
 
 if TYPE_CHECKING:
@@ -127,6 +129,8 @@ class Traffic:
         world.add_client("op", _operator(cluster))
         if plan.severs:
             world.spawn(sever(cluster), name="sever")
+        if plan.unheard:
+            world.spawn(unheard(cluster), name="unheard")
         if plan.grays:
             world.spawn(fail_gray(cluster), name="gray failures")
         if plan.clones and plan.retires is None and scenario.nodes > 1:
@@ -188,6 +192,10 @@ def _draw_leases(tape: Tape, duration_s: float) -> Scenario:
     return replace(drawn, settings=dict(_SHORT_LEASES), faults=_LOST_LEASE, fault_mean_ns=5 * NS)
 
 
+def _draw_unheard(tape: Tape, duration_s: float) -> Scenario:
+    return replace(_draw_leases(tape, duration_s), faults=frozenset())
+
+
 def _draw_gray(tape: Tape, duration_s: float) -> Scenario:
     drawn = draw_scenario(tape, nodes=(3, 5), clients=(4, 6), duration_s=duration_s)
     return replace(drawn, settings={}, faults=frozenset(), buggify=False)
@@ -241,6 +249,12 @@ for _name, _summary, _drawn, _plan in (
         "3 nodes with short leases and clocks far apart, cut off from one another and from the log",
         _draw_leases,
         leases_plan,
+    ),
+    (
+        "unheard",
+        "3 nodes that end their epochs while another, whose clock is behind, hears of it by the log alone",
+        _draw_unheard,
+        unheard_plan,
     ),
     (
         "gray",

@@ -12,7 +12,7 @@ one range and others cross several:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from slackwater.codec.layout import KV, VERSION_BYTES, kv, prefix_end
@@ -93,6 +93,8 @@ class ClusterPlan:
     merges: bool
     moves: bool
     severs: bool = False
+    unheard: bool = False
+    """Whether nodes end their epochs while another hears of it by the log alone (`cluster_unheard`)."""
     """Whether holders are cut off together with some of their clients (`cluster_sever`)."""
     grays: bool = False
     """Whether leaseholders fail without dying, for longer than any lease lasts (`cluster_gray`)."""
@@ -183,6 +185,11 @@ def leases_plan(tape: Tape, *, nodes: int) -> ClusterPlan:
         severs=True,
         clones=tape.stream("cluster/clones").chance(1, 3),
     )
+
+
+def unheard_plan(tape: Tape, *, nodes: int) -> ClusterPlan:
+    """As `leases_plan`; what cuts nodes off leaves them the log."""
+    return replace(leases_plan(tape, nodes=nodes), severs=False, clones=False, operator_mean_ns=2 * NS, unheard=True)
 
 
 def gray_plan(tape: Tape, *, nodes: int) -> ClusterPlan:

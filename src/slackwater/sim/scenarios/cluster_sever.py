@@ -46,7 +46,7 @@ def _cut(cluster: Cluster, draw: TapeStream, name: str) -> InjectedFault | None:
     if world.healthy:
         return None
     first = world.focus()
-    victims = [name for name, node in cluster.up() if name != first and _holds_leases(node)]
+    victims = [name for name, node in cluster.up() if name != first and holds_leases(node)]
     if not victims:
         return None
     clients = [machine.name for machine in world.clients if machine.name != "op"]
@@ -66,7 +66,7 @@ def _cut(cluster: Cluster, draw: TapeStream, name: str) -> InjectedFault | None:
     return fault
 
 
-def _holds_leases(node: Node) -> bool:
+def holds_leases(node: Node) -> bool:
     """Whether a node leads a range; one that has not joined yet leads none."""
     held = node.member.store.replicas.values() if node.member is not None else ()
     return any(replica.state.lease.holder == node.node_id for replica in held)
