@@ -214,9 +214,7 @@ class LogFile:
 
     def trim_some(self, range_id: RangeId, *, upto: Position) -> bool:
         """Remove the first blocks that end at or before `upto`, within the bounds of one trim; whether there may be more."""
-        sql = (
-            "SELECT position, length(payload) FROM blocks WHERE range_id = ? AND position <= ? ORDER BY position LIMIT ?"
-        )
+        sql = "SELECT position, length(payload) FROM blocks WHERE range_id = ? AND position <= ? ORDER BY position LIMIT ?"
         try:
             self._db.execute("BEGIN IMMEDIATE")
             try:

@@ -134,7 +134,9 @@ def test_an_entry_that_does_not_change_is_left_to_the_backfill_and_one_that_chan
         store.move(index)
         assert store.write(UPSERT, row(1, "a", "ada")) == (0, 0)
         assert store.entries(index) == {}
-        assert store.write(UPSERT, row(1, "b", "bea")) == (1, 1), "the old entry is deleted, although it was never there"
+        assert store.write(UPSERT, row(1, "b", "bea")) == (1, 1), (
+            "the old entry is deleted, although it was never there"
+        )
         assert store.entries(index) == store.wanted(index)
         assert store.write(UPSERT, row(1, "b", "bea")) == (0, 0)
         assert store.entries(index) == store.wanted(index)
