@@ -208,7 +208,7 @@ class Backfills:
         return Filled(start, rows), run
 
     async def _read(self, task: FillTask, span: Span, rows: int, reading: Semaphore) -> ReadRun:
-        """Read a run when no other one of this index is read: read together, all would be late, and nothing to write meanwhile."""
+        """Read a run when no other one of this index is being read: of many at once, all would be late."""
         async with reading:
             return await self._runner.read(task, span, rows=rows)
 

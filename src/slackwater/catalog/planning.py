@@ -14,8 +14,8 @@ What an index gets, by its state (`model.indexes`; the version that the writer u
     state          a row is deleted       a row is inserted    a row is updated
     delete-only    its entry is deleted   -                    its entry is deleted if it changes; none is put
     write-only,    its entry is deleted   its entry is put     the old entry is deleted if its key changes, the new one is put;
-    backfilling,                                               what does not change is not written, *also where there is no entry*:
-    validated,                                                 the old row's is the new one's, and the backfill puts it
+    backfilling,                                               what does not change is not written, *also where there is none*:
+    validated,                                                 the backfill puts what the old row had and the new one has
     public                                                     (pitfall 50)
 
 So an update reads the row that it replaces, an insert does not have to, and a table without indexes reads nothing at all.

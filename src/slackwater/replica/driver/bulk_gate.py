@@ -7,7 +7,8 @@
 A scan is many pages, so it yields between any two of them. Readers wait in the order in which they came; a node that makes
 WAITING_MAX wait refuses more, because each holds a snapshot of the store. What a page costs is the time that it took, which says
 it for rows and columns, for few columns and many, on any machine; and for its bytes what the loop needs to send them. A job
-that reads a table once, to fill an index or to count, asks for small pages and pauses for a quarter of what each took.
+that reads a table once, to fill an index, asks for small pages and pauses for a quarter of what each took. One that counts makes
+nothing for the loop to send and has the interpreter for a millisecond at a time: the next one does not pause.
 
 The resolution of a large commit is many commands, each of which takes the loop and the interpreter for some milliseconds, on
 this node and once more on every follower, and no reader needs it: readers read through intents of decided transactions. So each
@@ -52,6 +53,8 @@ RESOLVE_DUTY = 15
 """As `DUTY`, of a resolution that nothing waits for."""
 JOB_DUTY = 0.25
 """As `DUTY`, of a job that reads a table once: until it has ended, the next change of the table waits."""
+COUNT_DUTY = 0.0
+"""As `JOB_DUTY`, of one that only counts."""
 SENT_BYTES_PER_S = 1 << 30
 """What the loop passes on in a second, about: it copies a page into a frame, and the kernel copies that."""
 FILL_LOOK_S = 0.001
@@ -72,6 +75,7 @@ RESOLVE_WAIT_S_MAX = 0.5
 assert PATIENCE_S <= PAUSE_S_MAX <= RESOLVE_WAIT_S_MAX, (
     "the first command of a resolution waits no longer than the others"
 )
+assert COUNT_DUTY <= JOB_DUTY <= DUTY, "what others wait for goes faster"
 assert DUTY <= RESOLVE_DUTY, "a resolution that a feed waits for goes no slower than others"
 
 
