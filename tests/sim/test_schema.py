@@ -34,7 +34,8 @@ def test_an_index_fits_its_table_through_every_state() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "first"), [("M24", 0), ("M25", 0), ("M26", 8), ("M27", 7), ("M31", 0), ("M32", 10), ("M33", 3)]
+    ("name", "first"),
+    [("M24", 0), ("M25", 0), ("M26", 8), ("M27", 7), ("M31", 0), ("M32", 10), ("M33", 3), ("M34", 0), ("M35", 0)],
 )
 def test_planted_bugs_are_killed_by_name(name: str, first: int) -> None:
     hunt(name, first=first)

@@ -44,6 +44,7 @@ from slackwater.protocol.range.bulk import Blocks, ScanArrow
 from slackwater.protocol.range.requests import Header
 from slackwater.routing.parallel import in_parallel
 from slackwater.routing.sender import NO_RANGE
+from slackwater.runtime.sync import Semaphore
 from slackwater.settings import describe
 
 if TYPE_CHECKING:
@@ -139,13 +140,14 @@ class Backfills:
         done, rows = climb.worked.spans(), climb.worked.rows
         total = self._access.rows_about(whole)
         ahead: dict[bytes, ReadRun] = {}
+        reading = Semaphore(1)
         while left := SpanSet([whole]).subtract(done):
             began_ns = self._clock.monotonic_ns()
             parts = as_read(await self._parts(left), ahead)
             assert parts, "what is left to fill lies in ranges"
             outcomes = await in_parallel(
                 self._scope,
-                [partial(self._fill_part, task, part, ahead.pop(part.start, None)) for part in parts],
+                [partial(self._fill_part, task, part, ahead.pop(part.start, None), reading) for part in parts],
                 limit=len(parts),
                 name="backfill",
             )
@@ -174,10 +176,12 @@ class Backfills:
             await self._pace(rows - before, began_ns)
         return climb
 
-    async def _fill_part(self, task: FillTask, part: Span, run: ReadRun | None) -> tuple[Filled, ReadRun | None]:
+    async def _fill_part(
+        self, task: FillTask, part: Span, run: ReadRun | None, reading: Semaphore
+    ) -> tuple[Filled, ReadRun | None]:
         """Fill from the beginning of a part, for about as long as a round lasts; the run that follows was read meanwhile.
 
-        `run` is what the round before has read of this part already.
+        `run` is what the round before has read of this part already. `reading` is held while a run is read.
         """
         began_ns, start, rows = self._clock.monotonic_ns(), part.start, 0
         most = self._settings["schema.backfill_rate"] * ROUND_S
@@ -185,13 +189,13 @@ class Backfills:
             1, min(int(self._settings["schema.backfill_chunk"]), int(most))
         )  # a pause is no longer than a round
         if run is None:
-            run = await self._runner.read(task, part, rows=chunk)
+            run = await self._read(task, part, chunk, reading)
         while run is not None:
             assert start <= run.filled.upto <= part.end, "a backfill only moves on"
             assert run.task is task, "what was read by another version is read again"
             works: list[Callable[[], Awaitable[ReadRun | None]]] = [partial(self._runner.write, run)]
             if run.filled.upto < part.end:
-                works.append(partial(self._runner.read, task, Span(run.filled.upto, part.end), rows=chunk))
+                works.append(partial(self._read, task, Span(run.filled.upto, part.end), chunk, reading))
             written, *read = await in_parallel(self._scope, works, limit=2, name="backfill run")
             if isinstance(written, SlackwaterError):
                 if isinstance(written, SchemaChanged) and start > part.start:
@@ -204,6 +208,11 @@ class Backfills:
                 break
         assert part.start <= start <= part.end, "a part is filled from its start on, and no further than its end"
         return Filled(start, rows), run
+
+    async def _read(self, task: FillTask, span: Span, rows: int, reading: Semaphore) -> ReadRun:
+        """Read a run when no other one of this index is being read: of many at once, all would be late."""
+        async with reading:
+            return await self._runner.read(task, span, rows=rows)
 
     async def _task(self, wanted: Payload) -> FillTask:
         """The newest version, which must still say that the index is being filled."""

@@ -6,13 +6,16 @@
                                                               a transaction: these rows as they are now, both named if they clash
 
 Why this is right. The version that says *backfilling* was published when no lease was left on the one before *write-only*. So
-every write above T, which lies above that publication, puts or deletes the entry of each row that it touches. Take a row that
-had the entry `e` at T:
+every write above T, which lies above that publication, keeps the entry of each row that it touches: it deletes the old one and
+puts the new one, and where the two are the same it writes neither (`planning`). Take a row that had the entry `e` at T:
 
-    not written since T       the row is the same now, and `e` has no version above T: it is put, at the present
-    written since T           `e` was put or deleted by the row's writer: it has a version above T, and is left as it is
-    being written             either the writer's intent is on `e`: the block waits for what becomes of it; or the writer has not
+    the same entry since T    whether the row was written or not, `e` is what it has now, and has no version above T: it is put
+    another one since T       `e` was deleted by the row's writer: it has a version above T, and is left as it is
+    being changed             either the writer's intent is on `e`: the block waits for what becomes of it; or the writer has not
                               come to `e` yet, will find what the block wrote, and commit above it
+
+So for an index the history of a row is that of its entry: a write that leaves it as it was is no part of it, and what was written
+by versions without the index lies below T, where the backfill reads it.
 
 The key of a non-unique entry holds the row's primary key, so no other row's writer can have made that version. At a key of a
 unique index rows meet. There each writer reads `e` first, and a row that goes deletes `e` if that is its own *or is not there*

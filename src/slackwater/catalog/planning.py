@@ -13,10 +13,10 @@ What an index gets, by its state (`model.indexes`; the version that the writer u
 
     state          a row is deleted       a row is inserted    a row is updated
     delete-only    its entry is deleted   -                    its entry is deleted if it changes; none is put
-    write-only,    its entry is deleted   its entry is put     the old entry is deleted if its key changes; the new one is put
-    backfilling,                                               *also when nothing changes*: the old row may never have had one
-    validated                                                  (pitfall 50)
-    public         its entry is deleted   its entry is put     what does not change is not written
+    write-only,    its entry is deleted   its entry is put     the old entry is deleted if its key changes, the new one is put;
+    backfilling,                                               what does not change is not written, *also where there is none*:
+    validated,                                                 the backfill puts what the old row had and the new one has
+    public                                                     (pitfall 50)
 
 So an update reads the row that it replaces, an insert does not have to, and a table without indexes reads nothing at all.
 
@@ -90,11 +90,6 @@ class WritePlanner:
         assert all(index.id > table.schema.index_id for index in table.indexes), (
             "entries lie above the rows that they are of: ids of indexes are given out after the id of the rows"
         )
-        filling = [
-            codec.codec.prefix for codec in self.indexes if codec.index.state.written and not codec.index.state.public
-        ]
-        self.writes_from = min(filling, default=b"")
-        """Where entries begin that a row's writer writes in any case; the row lies below. Empty: there are none such."""
 
     def begin(self, kind: WriteKind, keys: Sequence[bytes], values: Sequence[bytes]) -> RowWrites:
         """The plan of one write; what is wrong with its rows by themselves is said here."""
@@ -239,7 +234,8 @@ def _plan_entries(
     """Add the writes to one index, by its state."""
     index, old, new = codec.index, before.by_key, after.by_key
     if index.state.written:
-        unchanged = old if index.state.public else {}
+        # Where old rows share a key, which of them its entry names is not known: it is written.
+        unchanged = old if len(old) == len(before.keys) else {}
         puts.update((key, value) for key, value in new.items() if unchanged.get(key) != value)
         gone = [key for key in old if key not in new]
     else:

@@ -273,14 +273,19 @@ class SchemaChanger:
 
     async def _turn(self, job: RunningJob, wanted: Payload) -> TableDescriptor:
         """The table, when this change is the first of its changes; a job that comes too early is parked."""
-        now = await self._present(wanted.table_id)
-        if now is None:
-            raise UsageError(f"table {wanted.table} was dropped", table=wanted.table)
-        if not now.mutations or now.mutations[0].job != job.job.id:
+
+        async def waits_for_none(txn: Transaction) -> bool:
+            latest = await self._catalog.latest_in(txn, wanted.table_id)
+            return latest.dropped or latest.dropping or _is_first(latest, job.job.id)
+
+        while True:
+            now = await self._present(wanted.table_id)
+            if now is None:
+                raise UsageError(f"table {wanted.table} was dropped", table=wanted.table)
+            if _is_first(now, job.job.id):  # changes of a table are made one after the other (I-29)
+                return now
             probe("schema.parked")
-            await job.park()
-        assert now.mutations[0].job == job.job.id, "changes of a table are made one after the other (I-29)"
-        return now
+            await job.park(unless=waits_for_none)
 
     async def _present(self, table_id: int) -> TableDescriptor | None:
         """The newest version; None of a table that was dropped, or takes no changes any more because it is being dropped."""
@@ -378,3 +383,8 @@ def stepped(
 
 def _numbered(name: str, number: int) -> str:
     return f"{name}/{number}" if name else ""
+
+
+def _is_first(table: TableDescriptor, job_id: int) -> bool:
+    """Whether the change that a job makes is the first of its table's that have not ended."""
+    return bool(table.mutations) and table.mutations[0].job == job_id

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
 
 WAIT_S_MIN, WAIT_S_MAX = 0.05, 1.0
-"""Pauses between two looks at a job that is waited for."""
+WAIT_SHARE = 0.05
+"""Pauses between two looks at a job that is waited for: a share of the time since the first, within these bounds."""
 
 
 class AsyncJobClaim:
@@ -127,12 +128,12 @@ class AsyncJobs:
         """Return when a job has ended, however it ended; `DeadlineExceeded` after `timeout` seconds."""
         limit_s = duration_of(timeout, "timeout")
         clock = self._gateways.runtime.clock
-        began_ns, pause_s = clock.monotonic_ns(), WAIT_S_MIN
+        began_ns = clock.monotonic_ns()
         while not (job := await self.get(job_id)).status.ended:
-            if limit_s is not None and clock.monotonic_ns() - began_ns >= limit_s * 1e9:
+            waited_s = (clock.monotonic_ns() - began_ns) / 1e9
+            if limit_s is not None and waited_s >= limit_s:
                 raise DeadlineExceeded(f"job {job.id} has not ended after {limit_s:g} s: it is {job.status.value}")
-            await clock.sleep(pause_s)
-            pause_s = min(WAIT_S_MAX, 2 * pause_s)
+            await clock.sleep(min(WAIT_S_MAX, max(WAIT_S_MIN, WAIT_SHARE * waited_s)))
         return job
 
     async def verify(self, table: str, *, at: Timestamp | dt.datetime | str | int | None = None, name: str = "") -> Job:

@@ -60,12 +60,7 @@ def begin_planned(
     """
     assert len(keys) == len(values), "a value for every key"
     home = context.sender.here(keys[0], keys[-1])
-    if (
-        home is None
-        or len(keys) > ROWS_MAX
-        or home.end <= planner.writes_from
-        or buggify("gateway.planned_the_long_way")
-    ):
+    if home is None or len(keys) > ROWS_MAX or buggify("gateway.planned_the_long_way"):
         return None
     write = _AtOnce(context, home, name, keys[0])
     try:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from slackwater.errors import ClaimLost
+from slackwater.hooks import probe
 from slackwater.jobs.transitions import parked, ticket_of
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from slackwater.jobs.store import JobStore, Work
     from slackwater.model.jobs import Job, JobProgress
     from slackwater.txn.coordinator import Transaction
@@ -49,10 +52,22 @@ class RunningJob:
 
         await self.step(work)
 
-    async def park(self) -> NoReturn:
-        """Give the job up until another one wakes it; raises `ClaimLost`, which ends this attempt without a trace."""
-        self.job = await self._store.run(lambda txn: self._store.change(txn, self.ticket, parked))
-        raise ClaimLost(f"job {self.job.id} waits for another one", job=self.job.id)
+    async def park(self, *, unless: Callable[[Transaction], Awaitable[bool]]) -> None:
+        """Give the job up until another one wakes it; raises `ClaimLost`, which ends this attempt without a trace.
+
+        Returns if `unless` says, in the transaction that would park it, that it need not wait: what a job looked at before may
+        have changed since, and the one that changed it has woken it already.
+        """
+
+        async def work(txn: Transaction) -> Job | None:
+            return None if await unless(txn) else await self._store.change(txn, self.ticket, parked)
+
+        job = await self._store.run(work)
+        if job is None:
+            probe("jobs.not_parked")
+            return
+        self.job = job
+        raise ClaimLost(f"job {job.id} waits for another one", job=job.id)
 
     async def succeed(self, work: Work | None = None) -> None:
         """End the job, with what `work` writes, in one transaction; `resume` returns afterwards."""

@@ -26,8 +26,9 @@ import fcntl
 import json
 import os
 import sqlite3
+from bisect import bisect_right
 from contextlib import suppress
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.errors import AppendUnknown, LogError, LogTrimmed, Overloaded, SlackwaterError
@@ -45,7 +46,8 @@ FORMAT = 1
 READ_BYTES_MAX = 4 << 20
 READ_BLOCKS_MAX = 1024
 TRIM_BLOCKS_MAX = 1024
-"""Blocks one trim transaction removes; appends get their turn in between."""
+TRIM_BYTES_MAX = 4 << 20
+"""Blocks one trim transaction removes, and bytes of them: appends get their turn in between."""
 SYNCHRONOUS_FULL = 2
 """The number by which SQLite names the mode."""
 WAL_PAGES_MAX = 4096
@@ -211,13 +213,13 @@ class LogFile:
         return Position(head)
 
     def trim_some(self, range_id: RangeId, *, upto: Position) -> bool:
-        """Remove up to TRIM_BLOCKS_MAX blocks that end at or before `upto`; whether there may be more."""
-        sql = "SELECT position FROM blocks WHERE range_id = ? AND position <= ? ORDER BY position LIMIT ?"
+        """Remove the first blocks that end at or before `upto`, within the bounds of one trim; whether there may be more."""
+        sql = "SELECT position, length(payload) FROM blocks WHERE range_id = ? AND position <= ? ORDER BY position LIMIT ?"
         try:
             self._db.execute("BEGIN IMMEDIATE")
             try:
-                victims = self._db.execute(sql, (range_id, upto, TRIM_BLOCKS_MAX)).fetchall()
-                if victims:
+                found = self._db.execute(sql, (range_id, upto, TRIM_BLOCKS_MAX)).fetchall()
+                if victims := _within(found, bytes_max=TRIM_BYTES_MAX):
                     newest = victims[-1][0]
                     self._db.execute(f"UPDATE meta SET floor = ({_LAST})")
                     assert newest <= upto, "no more is trimmed than was asked for"
@@ -231,7 +233,7 @@ class LogFile:
         except sqlite3.Error as error:
             raise typed(error, path=self.path) from error
         assert len(victims) <= TRIM_BLOCKS_MAX, "a trim is bounded"
-        return len(victims) == TRIM_BLOCKS_MAX
+        return len(victims) < len(found) or len(found) == TRIM_BLOCKS_MAX
 
     def replaced(self) -> bool:
         """Whether the path now names another file, or none, than the one that was opened."""
@@ -255,6 +257,12 @@ class LogFile:
                 return found, False
         assert len(found) < READ_BLOCKS_MAX, "a read is bounded"
         return found, True
+
+
+def _within(sized: list[tuple[int, int]], *, bytes_max: int) -> list[tuple[int, int]]:
+    """The first of (position, bytes) that have no more bytes than this together, or one."""
+    ends = list(accumulate(size for _, size in sized))
+    return sized[: max(1, bisect_right(ends, bytes_max))]
 
 
 def _open(path: Path, *, incarnation: str, busy_timeout: float) -> sqlite3.Connection:

@@ -25,6 +25,7 @@ from slackwater.hooks import probe, tap
 from slackwater.model.scan_plan import decode_plan
 from slackwater.protocol.range import requests
 from slackwater.protocol.range.bulk import Blocks
+from slackwater.replica.evaluate_bulk import counts
 from slackwater.replica.fates import through
 from slackwater.storage.arrow import count_rows, refuse_conflicts, scan_arrow
 from slackwater.storage.changes import scan_changes
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from slackwater.model.patches import Patch
-    from slackwater.protocol.range.bulk import ExportArrow, ScanArrow
     from slackwater.protocol.range.requests import Result
     from slackwater.replica.evaluate_bulk import BulkRead, BulkReads
     from slackwater.runtime.seam import Reader
@@ -183,7 +183,7 @@ def _with_shown(part: SegmentPart, start: bytes, shown: Through) -> DeltaView | 
 
 def _read(read: BulkRead, until: bytes, reader: Reader, *, max_rows: int, max_bytes: int) -> Blocks:
     """An answer read from rows, up to where a segment begins."""
-    if _counts(read.request):
+    if counts(read.request):
         return _count(read, until, reader, max_rows=max_rows, max_bytes=max_bytes)
     packed: list[memoryview] = []
     rows = rows_read = bytes_read = made = 0
@@ -203,14 +203,6 @@ def _read(read: BulkRead, until: bytes, reader: Reader, *, max_rows: int, max_by
     assert rows <= rows_read, "a filter adds no rows"
     assert resume is None or read.request.start < resume <= read.request.end, "an answer gets further, inside the span"
     return Blocks(packed, rows, rows_read, bytes_read, resume)
-
-
-def _counts(request: ScanArrow | ExportArrow) -> bool:
-    """Whether a job asks for no column of any row: then no value is looked into. Others learn of a row that is damaged."""
-    if not isinstance(request, requests.ScanArrow) or not request.once:
-        return False
-    plan = decode_plan(request.plan)
-    return plan.columns == () and not plan.predicates
 
 
 def _count(read: BulkRead, until: bytes, reader: Reader, *, max_rows: int, max_bytes: int) -> Blocks:

@@ -102,6 +102,11 @@ class BulkReads:
         """Whether all reads are of a job that comes once and holds up a table's schema meanwhile."""
         return all(isinstance(read.request, ScanArrow) and read.request.once for read in self.reads)
 
+    @property
+    def counting(self) -> bool:
+        """Whether all reads only count rows for such a job."""
+        return all(counts(read.request) for read in self.reads)
+
     def look_up(self, shelf: Shelf) -> None:
         """Take what there is in columns; in the step in which the snapshot is taken that `run` will read."""
         for number, (request, ts, _) in enumerate(self.reads):
@@ -134,6 +139,14 @@ class BulkReads:
         from slackwater.replica.bulk_arrow import read_all
 
         return read_all(self, reader)
+
+
+def counts(request: ScanArrow | ExportArrow) -> bool:
+    """Whether a job asks for no column of any row: then no value is looked into. Others learn of a row that is damaged."""
+    if not isinstance(request, ScanArrow) or not request.once:
+        return False
+    plan = decode_plan(request.plan)
+    return plan.columns == () and not plan.predicates
 
 
 def scan_arrow(work: Work, request: ScanArrow) -> None:

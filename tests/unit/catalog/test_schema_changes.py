@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from slackwater.catalog.bulk_fill import BulkBackfill
+from slackwater.catalog.schema_changes import SchemaChanger
 from slackwater.codec.index_entries import IndexCodec
 from slackwater.codec.layout import schema_span, table_span
 from slackwater.codec.rows import RowCodec
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from slackwater.catalog.filling import FillTask, ReadRun
     from slackwater.client.database import AsyncDatabase
     from slackwater.model.spans import Span
-    from slackwater.model.tables import TableHistory
+    from slackwater.model.tables import TableDescriptor, TableHistory
     from slackwater.runtime.seam import Clock
 
 FAST = {"jobs__poll_interval": 0.05, "jobs__retry_pause_min": 0.01, "catalog__poll_interval": 0.05}
@@ -226,6 +228,30 @@ def test_changes_of_one_table_queue_up_and_cancelled_ones_leave_nothing() -> Non
             latest = (await db.history("t")).latest
             assert [index.name for index in latest.indexes] == ["by_c"]
             assert latest.mutations == ()
+
+    asyncio.run(main())
+
+
+def test_a_change_whose_turn_comes_while_it_is_parked_is_not_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks at the table; the change before it ends, and wakes a job that is not parked yet; then it would park."""
+    present, looks = SchemaChanger._present, 0
+
+    async def stale(self: SchemaChanger, table_id: int) -> TableDescriptor | None:
+        nonlocal looks
+        looks += 1
+        now = await present(self, table_id)
+        if looks > 1 or now is None:
+            return now
+        before = msgspec.structs.replace(now.mutations[0], job=now.mutations[0].job - 1)
+        return msgspec.structs.replace(now, mutations=(before, *now.mutations))
+
+    async def main() -> None:
+        async with Cluster(1, **FAST) as cluster, session(cluster) as db:
+            await db.create_table("accounts", ACCOUNTS, primary_key=["id"])
+            monkeypatch.setattr(SchemaChanger, "_present", stale)
+            async with asyncio.timeout(20):
+                await db.create_index("accounts", "by_owner", "owner")
+            assert looks >= 2
 
     asyncio.run(main())
 

@@ -6,20 +6,14 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 
-from slackwater.catalog.planning import WritePlanner
-from slackwater.clock.timestamp import Timestamp
+from slackwater.catalog.bulk_fill import BulkBackfill
 from slackwater.codec.index_entries import IndexCodec
-from slackwater.codec.layout import table_span
 from slackwater.errors import UniqueViolation
 from slackwater.gateway import rows as gateway_rows
 from slackwater.gateway.planned_at_once import ROWS_MAX, begin_planned
-from slackwater.model.indexes import ElementState, Index
-from slackwater.model.kinds import INT
-from slackwater.model.schema import Column, KeyColumn, TableSchema
-from slackwater.model.tables import TableDescriptor
+from slackwater.model.indexes import ElementState
 from slackwater.storage.intents import intents_in
 from tests.unit.catalog.test_schema_changes import FAST, check_index
 from tests.unit.client.world import ACCOUNTS, accounts, session
@@ -31,7 +25,6 @@ if TYPE_CHECKING:
     from slackwater.client.database import AsyncDatabase
 
 SHORT, LONG = "short", "long"
-SCHEMA = TableSchema(7, "t", 1, (Column(1, "id", INT, nullable=False), Column(2, "a", INT)), (KeyColumn(1),))
 
 
 @pytest.fixture
@@ -197,14 +190,38 @@ def test_entries_of_another_range_are_read_from_there_and_written_the_long_way(w
     played(story)
 
 
-def test_a_writer_of_an_index_that_is_filled_elsewhere_does_not_begin_in_vain() -> None:
-    table = TableDescriptor(
-        SCHEMA, Timestamp(1), 4, indexes=(Index(2, "i", (KeyColumn(2),), state=ElementState.PUBLIC),)
-    )
-    assert WritePlanner(table).writes_from == b""
-    for state in (ElementState.WRITE_ONLY, ElementState.BACKFILLING):
-        later = msgspec.structs.replace(table.indexes[0], id=3, name="j", state=state)
-        planner = WritePlanner(msgspec.structs.replace(table, indexes=(*table.indexes, later)))
-        keys, _ = planner.indexes[1].entries([{"id": 1, "a": 1}])
-        assert table_span(SCHEMA.table_id).start < planner.writes_from < keys[0]
-        assert not planner.indexes[0].entries([{"id": 1, "a": 1}])[0][0].startswith(planner.writes_from)
+def test_while_an_index_is_filled_elsewhere_an_upsert_that_keeps_its_entry_writes_to_one_range(
+    ways: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = BulkBackfill.read
+
+    async def story(cluster: Cluster, db: AsyncDatabase) -> None:
+        may_read = asyncio.Event()
+
+        async def held(self: BulkBackfill, *args: Any, **named: Any) -> Any:
+            await may_read.wait()
+            return await read(self, *args, **named)
+
+        monkeypatch.setattr(BulkBackfill, "read", held)
+        await db.create_table("accounts", ACCOUNTS, primary_key=["id"])
+        await db.upsert("accounts", accounts(40))
+        building = asyncio.ensure_future(db.create_index("accounts", "by_owner", "owner", unique=True))
+        while True:
+            history = await db.history("accounts")
+            if any(index.state is ElementState.BACKFILLING for index in history.latest.indexes):
+                break
+            await asyncio.sleep(0.02)
+        codec = IndexCodec(history.latest.schema, history.latest.indexes[0], history.schemas())
+        await cluster.nodes[0].admin.split(codec.codec.prefix)
+        for _ in range(2):
+            await db.upsert("accounts", [{"id": 9, "owner": "nine", "balance": 0}])  # the ranges are known now
+        ways.clear()
+        await db.upsert("accounts", [{"id": 7, "owner": "o7", "balance": 700}])
+        assert ways == [SHORT], "its entry stays what it is, and the backfill has yet to put it"
+        await db.upsert("accounts", [{"id": 8, "owner": "new", "balance": 800}])
+        assert ways == [SHORT, LONG], "what is written lies in two ranges"
+        may_read.set()
+        await building
+        assert await check_index(cluster, db, "accounts", "by_owner") == 40
+
+    played(story)

@@ -82,6 +82,19 @@ def test_trims_and_reads_are_bounded(tmp_path, monkeypatch):
     log.close()
 
 
+def test_a_trim_removes_no_more_bytes_at_a_time_than_appends_may_wait_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(sqlite_file, "TRIM_BYTES_MAX", 100)
+    log = file(tmp_path / "log.db")
+    for size in (10, 10, 500, 10, 90):
+        log.commit([(R1, [b"x" * size])])
+    left = []
+    while log.trim_some(R1, upto=Position(5)):
+        left.append([b.position for b in log.read_all(after=0)[0]])
+    assert left == [[3, 4, 5], [4, 5], [5]], "two small ones, a large one by itself, and so on"
+    assert log.read_all(after=0)[0] == []
+    log.close()
+
+
 def test_a_locked_file_is_overloaded_not_unknown(tmp_path):
     log = file(tmp_path / "log.db")
     blocker = sqlite3.connect(tmp_path / "log.db", isolation_level=None)

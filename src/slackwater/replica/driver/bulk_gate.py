@@ -7,7 +7,8 @@
 A scan is many pages, so it yields between any two of them. Readers wait in the order in which they came; a node that makes
 WAITING_MAX wait refuses more, because each holds a snapshot of the store. What a page costs is the time that it took, which says
 it for rows and columns, for few columns and many, on any machine; and for its bytes what the loop needs to send them. A job
-that reads a table once, to fill an index or to count, asks for small pages and pauses only for as long as each took.
+that reads a table once, to fill an index, asks for small pages and pauses for a quarter of what each took. One that counts makes
+nothing for the loop to send and has the interpreter for a millisecond at a time: the next one does not pause.
 
 The resolution of a large commit is many commands, each of which takes the loop and the interpreter for some milliseconds, on
 this node and once more on every follower, and no reader needs it: readers read through intents of decided transactions. So each
@@ -50,8 +51,10 @@ LOAD_S = 1.0
 DUTY = 3
 RESOLVE_DUTY = 15
 """As `DUTY`, of a resolution that nothing waits for."""
-JOB_DUTY = 1
+JOB_DUTY = 0.25
 """As `DUTY`, of a job that reads a table once: until it has ended, the next change of the table waits."""
+COUNT_DUTY = 0.0
+"""As `JOB_DUTY`, of one that only counts."""
 SENT_BYTES_PER_S = 1 << 30
 """What the loop passes on in a second, about: it copies a page into a frame, and the kernel copies that."""
 FILL_LOOK_S = 0.001
@@ -72,6 +75,7 @@ RESOLVE_WAIT_S_MAX = 0.5
 assert PATIENCE_S <= PAUSE_S_MAX <= RESOLVE_WAIT_S_MAX, (
     "the first command of a resolution waits no longer than the others"
 )
+assert COUNT_DUTY <= JOB_DUTY <= DUTY, "what others wait for goes faster"
 assert DUTY <= RESOLVE_DUTY, "a resolution that a feed waits for goes no slower than others"
 
 
@@ -193,7 +197,7 @@ class BulkGate:
         self.paused_s += (now_ns - began_ns) / 1e9
 
     @asynccontextmanager
-    async def admitted(self, clock: Clock, *, duty: int = DUTY) -> AsyncIterator[Page]:
+    async def admitted(self, clock: Clock, *, duty: float = DUTY) -> AsyncIterator[Page]:
         """Go ahead when it is this read's turn; beside point work it keeps the turn until it is done.
 
         The next one pauses for `duty` times what it cost.
@@ -208,7 +212,7 @@ class BulkGate:
             self._read_ns = clock.monotonic_ns()
 
     @asynccontextmanager
-    async def _admitted(self, clock: Clock, duty: int) -> AsyncIterator[Page]:
+    async def _admitted(self, clock: Clock, duty: float) -> AsyncIterator[Page]:
         if self._waiting >= WAITING_MAX:
             raise Overloaded("too many bulk reads wait on this node; back off, or ask another one", limit=WAITING_MAX)
         self._waiting += 1

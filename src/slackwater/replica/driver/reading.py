@@ -22,7 +22,7 @@ from slackwater.protocol.range.bulk import BULK, Blocks
 from slackwater.protocol.range.requests import BatchResult, LeaseResult
 from slackwater.protocol.range.served import Served, Why
 from slackwater.replica import declare
-from slackwater.replica.driver.bulk_gate import DUTY, JOB_DUTY
+from slackwater.replica.driver.bulk_gate import COUNT_DUTY, DUTY, JOB_DUTY
 from slackwater.replica.evaluate import View, evaluate
 from slackwater.runtime.sync import CancelledError
 from slackwater.storage.stats import Stats
@@ -117,7 +117,7 @@ async def read_bulk(context: ReplicaContext, bulk: BulkReads, frozen: EngineSnap
     assert not bulk.parts, "what there is in columns is looked up once, for this snapshot"
     bulk.look_up(context.columns)
     try:
-        duty = JOB_DUTY if bulk.once else DUTY
+        duty = COUNT_DUTY if bulk.counting else JOB_DUTY if bulk.once else DUTY
         async with context.bulk_gate.admitted(context.runtime.clock, duty=duty) as page:
             started = True
             results = await context.runtime.offload(_run, bulk, frozen)

@@ -117,3 +117,33 @@ plant(
         patches=(Patch("slackwater.catalog.bulk_fill:BulkBackfill._put", "left and unique", "False"),),
     )
 )
+plant(
+    PlantedBug(
+        "M34",
+        "a row that goes leaves no trace at a unique entry that is not there: the backfill puts the one that it had",
+        play="schema",
+        expected=("I-30",),
+        patches=(
+            Patch(
+                "slackwater.catalog.planning:_is_own_or_none",
+                "entry is None or (key, codec.row_key(entry)) in side.owned",
+                "entry is not None and (key, codec.row_key(entry)) in side.owned",
+            ),
+        ),
+    )
+)
+plant(
+    PlantedBug(
+        "M35",
+        "a backfill reads rows as of before *backfilling*: what a writer without the index inserted later gets no entry",
+        play="schema",
+        expected=("I-30",),
+        patches=(
+            Patch(
+                "slackwater.catalog.bulk_fill:BulkBackfill.read",
+                "Timestamp(max(self._kv.context.clock.now(), latest.modified))",
+                "Timestamp(task.history.versions[-3].modified)",
+            ),
+        ),
+    )
+)
