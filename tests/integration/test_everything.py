@@ -235,7 +235,7 @@ class Town:
                 return
 
     async def compare(self, db: AsyncDatabase, kept: dict[str, dict[int, Any]], resolved: int) -> None:
-        while resolved > db.now():  # while all tables lead, what is resolved may lie in the future, which cannot be read
+        while resolved > db.now():  # while all tables lead it may lie in the future, which cannot be read
             await asyncio.sleep(0.01)
         try:
             tables = await tables_of(await db.snapshot(tables=TABLES, as_of=resolved))
