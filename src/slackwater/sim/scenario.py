@@ -178,11 +178,12 @@ MIX = (
     *("policies", "frontier", "cluster", "feeds_back", "cluster", "kernel"),
     *("cluster", "snapshots", "cluster", "feeds_tight", "gateways", "late"),
     *("cluster", "feeds_tables", "feeds_lead", "feeds_lag", "sessions", "feeds_gc"),
-    *("refetch", "cluster", "gray", "jobs", "collecting", "columns", "feeds_behind", "cluster"),
-    *("schemes", "store_wide", "unheard", "ages", "schema", "cluster"),
+    *("refetch", "cluster", "gray", "jobs", "collecting", "columns", "cluster", "cluster"),
+    *("schemes", "store_wide", "cluster", "ages", "schema", "cluster"),
     *("refetch", "columns", "cluster", "schema", "jobs", "collecting", "cluster"),
+    *("feeds_behind", "cluster", "unheard"),
 )
-"""What consecutive seeds play: a share for everything that was built, and a round that any 45 seeds complete. Left out are
+"""What consecutive seeds play: a share for everything that was built, and a round that any 48 seeds complete. Left out are
 `standard`, which is for measuring, and `resend`, a neighbor of `frontier`."""
 PLAYS: dict[str, Play] = {}
 PLANTED: dict[str, PlantedBug] = {}
