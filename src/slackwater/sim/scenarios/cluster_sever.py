@@ -49,20 +49,27 @@ def _cut(cluster: Cluster, draw: TapeStream, name: str) -> InjectedFault | None:
     victims = [name for name, node in cluster.up() if name != first and holds_leases(node)]
     if not victims:
         return None
+    return cut_off(cluster, draw.pick(victims), name, what="sever", from_log=True)
+
+
+def cut_off(cluster: Cluster, victim: str, name: str, *, what: str, from_log: bool) -> InjectedFault:
+    """Cut a node and half of the clients off from all others, and the node from the log as well if so asked."""
+    world = cluster.world
     clients = [machine.name for machine in world.clients if machine.name != "op"]
-    victim = draw.pick(victims)
     some = [victim, *clients[: len(clients) // 2]]
     others = [name for name in world.machines if name not in some]
     reconnect = faults._cut_all(world, faults._between(world, some, others))
-    world.log.link(victim).cut = True
+    if from_log:
+        world.log.link(victim).cut = True
 
     def undo() -> None:
         reconnect()
-        world.log.heal(victim)
+        if from_log:
+            world.log.heal(victim)
 
     fault = InjectedFault(FaultKind.PARTITION, f"{' '.join(some)}|*", begin_ns=world.loop.now_ns, undo=undo, name=name)
     world.faults.append(fault)
-    world.event(f"begin sever({' '.join(some)})")
+    world.event(f"begin {what}({' '.join(some)})")
     return fault
 
 

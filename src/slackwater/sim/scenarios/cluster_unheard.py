@@ -17,10 +17,8 @@ from typing import TYPE_CHECKING
 from slackwater.errors import SlackwaterError
 from slackwater.hooks import probe
 from slackwater.runtime.tasks import Scope
-from slackwater.sim import faults
-from slackwater.sim.faults import FaultKind, InjectedFault
 from slackwater.sim.handles import NS
-from slackwater.sim.scenarios.cluster_sever import holds_leases
+from slackwater.sim.scenarios.cluster_sever import cut_off, holds_leases
 
 if TYPE_CHECKING:
     from slackwater.server.node import Node
@@ -52,7 +50,7 @@ async def unheard(cluster: Cluster) -> None:
         await world.sleep_ns(draw.between(*REST_NS))
         if world.healthy:
             return
-        fault = _cut_off(cluster, taker, name)
+        fault = cut_off(cluster, taker, name, what="unheard", from_log=False)
         await world.sleep_ns(draw.between(*APART_NS))
         _end_epoch(cluster, ending)
         await world.sleep_ns(draw.between(*LASTS_NS))
@@ -67,21 +65,6 @@ def _pair(cluster: Cluster, draw: TapeStream) -> tuple[str, str] | None:
         return None
     ending = draw.pick(leading)
     return draw.pick([name for name, _ in others if name != ending]), ending
-
-
-def _cut_off(cluster: Cluster, taker: str, name: str) -> InjectedFault:
-    world = cluster.world
-    clients = [machine.name for machine in world.clients if machine.name != "op"]
-    some = [taker, *clients[: len(clients) // 2]]
-    reconnect = faults._cut_all(
-        world, faults._between(world, some, [name for name in world.machines if name not in some])
-    )
-    fault = InjectedFault(
-        FaultKind.PARTITION, f"{' '.join(some)}|*", begin_ns=world.loop.now_ns, undo=reconnect, name=name
-    )
-    world.faults.append(fault)
-    world.event(f"begin unheard({' '.join(some)})")
-    return fault
 
 
 def _end_epoch(cluster: Cluster, name: str) -> None:
